@@ -1,0 +1,48 @@
+# Everything runs in .venv; `setup` makes it and every other target depends on it.
+PYTHON ?= python3
+# Address of an additional package index, for example one with CPU-only builds of torch.
+EXTRA_INDEX ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+INDEX := $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
+STAMP := $(VENV)/.ready
+SHARD ?= 1/1
+ARGS ?=
+# Two threads on both sides unless the caller says otherwise: the number of threads changes some bits.
+export OMP_NUM_THREADS ?= 2
+export TOKENIZERS_PARALLELISM := false
+export HF_HUB_OFFLINE := 1
+export VLLM_NO_USAGE_STATS := 1
+
+.PHONY: setup demo test test-slow lint format bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml scripts/setup.sh
+	PYTHON="$(PYTHON)" VENV="$(VENV)" INDEX="$(INDEX)" bash scripts/setup.sh
+	@touch $@
+
+demo: setup
+	$(BIN)/logdiff demo $(ARGS)
+
+test: setup
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow --shard $(SHARD) $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
