@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from logdiff.errors import EngineError
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -65,3 +67,7 @@ class Engine(Protocol):
     def close(self) -> None:
         """End the engine and every process it started. May be called twice."""
         ...
+
+
+class UnsupportedError(EngineError):
+    """The engine can't do this task; `hint` says why and what can."""

@@ -1,0 +1,216 @@
+"""A runner that speaks `logdiff-request/1` without an engine; misbehaves as its side's `args` say.
+
+Tasks `generate`, `force`, `rescore` and `score` follow a made-up model: logprob of token t at position p is
+-(1 + (t + p) % 7) / 8, minus `args.offset`. Weights are one tensor. Standard library, numpy and safetensors.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+EVENTS = os.dup(1)
+os.dup2(2, 1)
+
+
+def emit(event, **fields):
+    os.write(EVENTS, json.dumps({"event": event, **fields}).encode() + b"\n")
+
+
+def fail(kind, message, task, fatal, hint=""):
+    emit("error", task=task, error={"type": kind, "message": message, "value": "v", "hint": hint}, fatal=fatal)
+
+
+def watch_parent(lines, alive):
+    for line in os.fdopen(os.dup(0)):
+        lines.append(line)
+        alive.set()
+    lines.append(None)
+    alive.set()
+    if os.environ.get("FAKE_IGNORE_EOF"):
+        return
+    time.sleep(0.2)
+    os._exit(9)
+
+
+def count(name):
+    folder = os.environ.get("FAKE_COUNT")
+    if folder:
+        with open(os.path.join(folder, name), "a") as stream:
+            stream.write("x")
+
+
+def read(path):
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as stream:
+        return {k: stream.get_tensor(k) for k in stream.keys()}, stream.metadata()
+
+
+def write(path, arrays, metadata):
+    from safetensors.numpy import save
+
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = path + ".tmp"
+    with open(temporary, "wb") as stream:
+        stream.write(save(arrays, metadata=metadata))
+    os.replace(temporary, path)
+
+
+def logprobs(ids, offsets, offset):
+    import numpy as np
+
+    position = np.concatenate([np.arange(b - a) for a, b in zip(offsets[:-1], offsets[1:])] + [np.zeros(0, np.int64)])
+    return (-(1 + (ids + position) % 7) / 8 - offset).astype(np.float32)
+
+
+def do(task, request, state):
+    import numpy as np
+
+    name, args = task["task"], request.get("args") or {}
+    if name in args.get("unsupported", []):
+        return fail("UnsupportedError", f"{name} can't be had here", task["id"], False, "use another engine")
+    if name == args.get("refuse"):
+        return fail("EngineError", f"no {name} today", task["id"], False)
+    if name == args.get("exit_at"):
+        os._exit(args.get("exit_code", 7))
+    if name == args.get("kill_at"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if name == args.get("hang_at"):
+        time.sleep(1000)
+    if name == args.get("slow_at"):
+        time.sleep(args.get("slow", 1.0))
+    if name == args.get("oom_at"):
+        print("RuntimeError: CUDA out of memory. Tried to allocate 3 TiB", file=sys.stderr, flush=True)
+        os._exit(1)
+    emit("progress", task=task["id"], done=1, total=2, unit="samples", message="half")
+    offset = args.get("offset", 0.0) + state["shift"]
+    if name in ("generate", "force", "rescore", "score"):
+        arrays, metadata = read(task["input"])
+        if name == "generate":
+            lengths = [1 + (i % task["sampling"]["max_tokens"]) for i in range(len(arrays["prompt_offsets"]) - 1)]
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+            arrays["response_offsets"] = offsets
+            arrays["response_ids"] = ((np.arange(offsets[-1]) * 5 + state["shift"] * 8) % 23).astype(np.int64)
+        extra = args.get("batch_offset", 0.0) if task.get("batch") == 1 else 0.0
+        arrays["logprobs"] = logprobs(arrays["response_ids"], arrays["response_offsets"], offset + extra)
+        write(task["output"], arrays, {**metadata, "task": name})
+        count(name)
+        return emit("result", task=task["id"], files={"output": task["output"]}, data={})
+    if name == "tokenize":
+        ids = [[3 + (ord(c) % 90) for c in text] for text in task["texts"]]
+        write(
+            task["output"],
+            {
+                "prompt_ids": np.array([i for p in ids for i in p], np.int64),
+                "prompt_offsets": np.concatenate([[0], np.cumsum([len(p) for p in ids])]).astype(np.int64),
+            },
+            {"format": "logdiff-sequences/1", "sample_ids": json.dumps([str(i) for i in range(len(ids))])},
+        )
+        return emit("result", task=task["id"], files={"output": task["output"]}, data={})
+    if name in ("update", "reload"):
+        state["shift"] += 0.125
+        if name == "update":
+            os.makedirs(task["output"], exist_ok=True)
+            open(os.path.join(task["output"], "config.json"), "w").write("{}")
+            open(os.path.join(task["output"], "model.safetensors"), "w").write("w")
+        count(name)
+        return emit("result", task=task["id"], files={}, data={})
+    document = {
+        "weights": {
+            "format": "logdiff-weights/1",
+            "tensors": {
+                "w": {
+                    "dtype": "float32",
+                    "shape": [1],
+                    "sum": f"{int(state['shift'] * 8):032x}",
+                    "as": {},
+                    "how": "memory",
+                }
+            },
+            "tied": {},
+            "not_covered": [],
+            "quantization": None,
+            "adapters": [],
+        },
+        "fingerprint": {
+            "format": "logdiff-fingerprint/1",
+            "engine": {"name": request.get("engine"), "version": "0"},
+            "effective": {"temperature": 1.0, "logprobs_mode": "raw_logprobs"},
+            "config": {},
+            "packages": {},
+            "env": {},
+        },
+        "decode_text": {"tokens": task.get("ids")},
+    }.get(name)
+    if document is None:
+        return emit(
+            "result", task=task["id"], files={}, data={"pid": os.getpid(), "env": dict(os.environ), "task": task}
+        )
+    with open(task["output"], "w") as stream:
+        json.dump(document, stream)
+    count(name)
+    emit("result", task=task["id"], files={"output": task["output"]}, data={})
+
+
+def main():
+    request = json.load(open(sys.argv[1]))
+    args = request.get("args") or {}
+    lines, alive = [], threading.Event()
+    threading.Thread(target=watch_parent, args=(lines, alive), daemon=True).start()
+    how = os.environ.get("FAKE_START") or args.get("start")
+    if os.environ.get("FAKE_IGNORE_TERM"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if os.environ.get("FAKE_CHILD"):
+        grandchild = subprocess.Popen(["sleep", "1000"], start_new_session=os.environ["FAKE_CHILD"] == "session")
+        with open(os.environ["FAKE_CHILD_PID"], "w") as stream:
+            stream.write(str(grandchild.pid))
+    if how == "garbage":
+        for _ in range(1000):
+            os.write(EVENTS, b"welcome to this machine\n")
+    if how == "banner":
+        os.write(EVENTS, b"welcome to this machine\n\n[1, 2]\n")
+    if how == "huge":
+        block = b"x" * (1 << 20)
+        for _ in range(64):
+            os.write(EVENTS, block)
+        time.sleep(1000)
+    if how == "noise":
+        for i in range(200_000):
+            print(f"line {i} " + "-" * 60, file=sys.stderr)
+    if how == "silent":
+        time.sleep(1000)
+    if how == "die":
+        print("ImportError: no module named nothing", file=sys.stderr)
+        sys.exit(5)
+    emit(
+        "hello",
+        protocol="logdiff-request/9" if how == "old" else "logdiff-request/1",
+        pid=os.getpid(),
+        python="3",
+        version="0",
+    )
+    if how == "refuse":
+        fail("InputError", "unexpected keyword argument 'enforce_eagre'", None, True, "see the engine's arguments")
+        sys.exit(2)
+    count("start-" + str(request["engine"]))
+    emit("ready", engine=request["engine"], seconds=0.0)
+    state = {"shift": args.get("shift", 0.0)}
+    while True:
+        alive.wait()
+        line = lines.pop(0)
+        if not lines:
+            alive.clear()
+        if line is None:
+            break
+        task = json.loads(line)
+        if task["task"] == "stop":
+            break
+        do(task, request, state)
+    emit("done")
+
+
+main()
