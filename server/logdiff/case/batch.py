@@ -14,7 +14,7 @@ SIDES = ("rollout", "train", "rescore")
 
 @dataclass(frozen=True, slots=True)
 class TopK:
-    """The k most likely tokens at each response position. `ids` int64 [T, k], -1 where absent; `logprobs` fp32 [T, k]."""
+    """The k most likely tokens of each response position: ids int64 [T, k], -1 where absent; logprobs fp32 [T, k]."""
 
     ids: npt.NDArray[np.int64]
     logprobs: npt.NDArray[np.float32]
@@ -48,13 +48,17 @@ class PairBatch:
     topk: dict[str, TopK] = field(default_factory=dict)  # "rollout", "train"
     experts: dict[str, npt.NDArray[np.int32]] = field(default_factory=dict)  # side -> [T, layers, k], -1 where absent
     entropy: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)  # side -> [T], nats, NaN where unknown
+    extra_lengths: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    """[S] lengths as given of other per-token lists ("rollout_topk", "train_experts", ...), -1 where absent."""
 
     @property
     def samples(self) -> int:
+        """S, the number of samples."""
         return len(self.sample_id)
 
     @property
     def tokens(self) -> int:
+        """T, the number of response tokens, masked ones included."""
         return int(self.offsets[-1])
 
 
@@ -66,4 +70,5 @@ class PairMeta:
     source: str = ""
 
     def get(self, key: str, default: Any = None) -> Any:
+        """A fact, or `default` where the file doesn't say."""
         return self.facts.get(key, default)
