@@ -1,0 +1,95 @@
+"""What a case folder holds beside the tokens, read with distrust: a missing or broken file is reported, never fatal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from logdiff.case import Case
+
+FILE_LIMIT = 64 << 20
+
+
+@dataclass(slots=True)
+class CaseFiles:
+    """The small files of a case, absent ones empty, and `missing`: what isn't there, in words.
+
+    `token_text` maps a token id to its text; `measure`, `floor`, `manifest` and `meta` are the JSON objects as
+    written; `fingerprints` maps a side to its `logdiff-fingerprint/1`.
+    """
+
+    name: str
+    manifest: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+    measure: dict[str, Any] = field(default_factory=dict)
+    floor: dict[str, Any] = field(default_factory=dict)
+    fingerprints: dict[str, dict[str, Any]] = field(default_factory=dict)
+    token_text: dict[int, str] = field(default_factory=dict)
+    has_tokens: bool = False
+    missing: list[str] = field(default_factory=list)
+
+
+def _object(path: Path, problems: list[str], label: str) -> dict[str, Any]:
+    """The JSON object in `path`, empty when there is none; a broken one is told in `problems`."""
+    try:
+        if path.stat().st_size > FILE_LIMIT:
+            problems.append(f"{label} is larger than {FILE_LIMIT >> 20} MiB and was not read.")
+            return {}
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        problems.append(f"{label} can't be read: {type(error).__name__}: {error}")
+        return {}
+    if not isinstance(value, dict):
+        problems.append(f"{label} holds {type(value).__name__}, not an object, and was not used.")
+        return {}
+    return value
+
+
+def _section(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def read_files(case: Case) -> CaseFiles:
+    """Read the JSON files of the case; raises nothing for what is missing or broken there."""
+    root = case.path
+    result = CaseFiles(name=root.resolve().name)
+    missing = result.missing
+    result.manifest = _object(root / "manifest.json", missing, "manifest.json")
+    result.meta = _object(root / "meta.json", missing, "meta.json")
+    measure = _object(root / "results" / "measure.json", missing, "results/measure.json")
+    if measure and measure.get("format") != "logdiff-measure/1":
+        missing.append(f"results/measure.json has format {measure.get('format')!r}, not logdiff-measure/1: not used.")
+        measure = {}
+    result.measure = measure
+    result.floor = _object(root / "results" / "floor.json", missing, "results/floor.json") or _section(
+        measure.get("floor")
+    )
+    for side in ("rollout", "train"):
+        label = f"sides/{side}/fingerprint.json"
+        found = _object(root / label, missing, label)
+        if found:
+            result.fingerprints[side] = found
+    text = _object(root / "sides" / "rollout" / "token_text.json", missing, "sides/rollout/token_text.json")
+    result.token_text = {int(k): v for k, v in text.items() if k.isascii() and k.isdecimal() and isinstance(v, str)}
+    result.has_tokens = (root / "tokens.parquet").exists() and (root / "samples.parquet").exists()
+    name = result.manifest.get("name")
+    if isinstance(name, str) and name:
+        result.name = name
+    missing += [f"The case is not whole: {words}." for words in case.missing()]
+    if not result.has_tokens:
+        missing.append("Without a token table (tokens.parquet, samples.parquet) no token can be drawn.")
+    if not result.measure:
+        missing.append("Without the result of `logdiff measure` (results/measure.json) no gate was judged.")
+    if not result.floor:
+        missing.append("No floor was measured, so the difference can't be set against a side's own variation.")
+    for side in ("rollout", "train"):
+        if side not in result.fingerprints:
+            missing.append(f"The {side} side left no fingerprint (sides/{side}/fingerprint.json).")
+    if not case.is_complete:
+        missing.append("The case is not sealed: work may be unfinished, and no hash protects its files.")
+    return result

@@ -1,0 +1,223 @@
+"""The report as one self-contained HTML file, and its figures as PNG."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shlex
+import threading
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from logdiff import __version__
+from logdiff.case.files import write_atomic
+from logdiff.errors import CaseError, InputError
+from logdiff.report.extremes import STRIP_TOKENS, WORST_SAMPLES, WORST_TOKENS
+from logdiff.report.files import CaseFiles, read_files
+from logdiff.report.floor import Floor, read_floor
+from logdiff.report.plots import RC, Plot, plots
+from logdiff.report.profile import PAIRS, Profile, profile
+from logdiff.report.sides import side_table
+from logdiff.report.strips import LEVELS, strip, token_text
+from logdiff.report.summary import COLUMNS, against_floor, main_row, pair_rows, sentence
+from logdiff.report.wording import bits, number, percent, visible
+
+if TYPE_CHECKING:
+    from logdiff.case import Case
+
+_DRAWING = threading.Lock()  # matplotlib's settings are one set per process
+GATE_ROWS = 100
+BATCH_TOKENS = 1 << 18
+
+
+def read_profile(case: Case, files: CaseFiles) -> Profile | None:
+    """One pass over the case's tokens; None where it has no token table, or a damaged one, which `missing` then tells."""
+    if not files.has_tokens:
+        return None
+    try:
+        return profile(case.batches(BATCH_TOKENS))
+    except CaseError as error:
+        files.missing.append(f"The token table can't be read, so no token is drawn: {error.message}.")
+        return None
+
+
+def render_page(
+    case: Case, output: Path, png_dir: Path | None = None, earlier: Case | None = None
+) -> dict[str, Any]:
+    """Write the report of `case`; see `logdiff.report.render`."""
+    if output.is_dir():
+        raise InputError("The report's path is a folder.", value=str(output), hint="Name a file, such as report.html.")
+    files = read_files(case)
+    tokens = read_profile(case, files)
+    floor = read_floor(files.floor)
+    rows = pair_rows(files.measure, tokens)
+    before = _earlier(earlier) if earlier is not None else None
+    earlier_pair = before.pop("profile") if before else None
+    figures = plots(tokens, rows, floor, earlier_pair)
+    drawn, saved = draw(figures, png_dir)
+    context = {
+        "files": files,
+        "summary": sentence(files, rows, floor),
+        "state": _state(rows),
+        "rows": rows,
+        "columns": COLUMNS,
+        "gates": gate_rows(files.measure),
+        "figures": drawn,
+        "floor": floor,
+        "before": before,
+        "sides": side_table(files.fingerprints),
+        "commands": commands(case.path, output, files),
+        "version": __version__,
+        **_token_context(files, tokens),
+    }
+    write_atomic(output, _html(context).encode("utf-8"))
+    return {"html": output, "png": saved}
+
+
+def _state(rows: list[Any]) -> str:
+    row = main_row(rows)
+    return "none" if row is None else "equal" if row.mismatched == 0 else "differs"
+
+
+def _earlier(case: Case) -> dict[str, Any]:
+    files = read_files(case)
+    tokens = read_profile(case, files)
+    rows = pair_rows(files.measure, tokens)
+    floor = read_floor(files.floor)
+    pair = tokens.pairs[tokens.main] if tokens is not None and tokens.main is not None else None
+    return {"name": files.name, "rows": rows, "summary": sentence(files, rows, floor), "profile": pair}
+
+
+def _token_context(files: CaseFiles, tokens: Profile | None) -> dict[str, Any]:
+    if tokens is None or tokens.main is None:
+        return {"tokens": tokens, "worst": [], "strips": [], "levels": LEVELS, "limits": {}, "pair": None}
+    pair = tokens.pairs[tokens.main]
+    worst = [
+        {"token": w, "text": token_text(w.token_id, files.token_text), "bits": (bits(w.first_bits), bits(w.second_bits))}
+        for w in tokens.worst
+        if w.d != 0 or w.first_bits != w.second_bits
+    ]
+    return {
+        "tokens": tokens,
+        "pair": pair,
+        "pair_name": tokens.main,
+        "worst": worst,
+        "strips": [strip(s, files.token_text, PAIRS[tokens.main]) for s in tokens.strips],
+        "levels": LEVELS,
+        "limits": {"samples": WORST_SAMPLES, "tokens": STRIP_TOKENS, "worst": WORST_TOKENS},
+    }
+
+
+def gate_rows(measure: dict[str, Any]) -> list[dict[str, str]]:
+    """The gates as name, state (ok, failed, not measured) and detail; at most `GATE_ROWS`, failed ones first."""
+    gates = measure.get("gates")
+    rows = []
+    for gate in gates if isinstance(gates, list) else []:
+        if isinstance(gate, dict):
+            ok = gate.get("ok")
+            state = "ok" if ok is True else "failed" if ok is False else "not measured"
+            rows.append({"gate": str(gate.get("gate")), "state": state, "detail": _detail(gate.get("detail"))})
+    rows.sort(key=lambda row: ("failed", "not measured", "ok").index(row["state"]))
+    return rows[:GATE_ROWS]
+
+
+def _detail(value: Any) -> str:
+    from logdiff.jsonio import dumps
+
+    return "" if value is None else value if isinstance(value, str) else dumps(value)
+
+
+def commands(path: Path, output: Path, files: CaseFiles) -> list[tuple[str, str]]:
+    """What was asked, and how to see it again: (why, command)."""
+    case = shlex.quote(visible(str(path)))
+    result = []
+    inputs = files.manifest.get("inputs")
+    inputs = inputs if isinstance(inputs, dict) else {}
+    kind = files.manifest.get("kind")
+    command = inputs.get("command")
+    if isinstance(command, list) and command and all(isinstance(part, str) for part in command):
+        result.append(("Make the evidence again", shlex.join([visible(part) for part in command])))
+    elif isinstance(command, str) and command:
+        result.append(("Make the evidence again", visible(command)))
+    elif kind == "run" and isinstance(inputs.get("run_file"), str):
+        result.append(("Capture both sides again", f"logdiff run {shlex.quote(visible(inputs['run_file']))}"))
+    elif kind == "demo":
+        result.append(("Capture both sides again", "logdiff demo"))
+    elif isinstance(inputs.get("paths"), list):
+        paths = " ".join(shlex.quote(visible(str(p))) for p in inputs["paths"][:20])
+        result.append(("Measure the same files again", f"logdiff measure {paths}"))
+    result.append(("Write this page again", f"logdiff report {case} -o {shlex.quote(visible(str(output)))}"))
+    query = "select sample_id, position, side, token_id, logprob from tokens order by logprob limit 20"
+    result.append(("Ask the token table", f'logdiff query {case} "{query}"'))
+    return result
+
+
+def draw(figures: list[Plot], png_dir: Path | None) -> tuple[list[dict[str, Any]], list[Path]]:
+    """Each plot as inline SVG with its title and caption; with `png_dir` also saved there, paths returned."""
+    import matplotlib
+    from markupsafe import Markup
+    from matplotlib.figure import Figure
+
+    from logdiff.report.svg import inline_svg
+
+    drawn, saved = [], []
+    if png_dir is not None:
+        png_dir.mkdir(parents=True, exist_ok=True)
+    settings: Any = {key: value for key, value in matplotlib.rcParamsDefault.items() if key != "backend"}
+    settings.update(RC)  # not the user's own settings: the same case gives the same picture everywhere
+    with _DRAWING, matplotlib.rc_context(settings):
+        for plot in figures:
+            figure = Figure(figsize=plot.size, layout="constrained")
+            plot.draw(figure)
+            # The drawing was made by us from numbers and cleaned labels, and ElementTree escaped it.
+            svg = Markup(inline_svg(figure, plot.name, plot.alt))  # noqa: S704
+            drawn.append({"plot": plot, "svg": svg, "wide": plot.size[0] > 6})
+            if png_dir is not None:
+                target = png_dir / f"{plot.name}.png"
+                figure.suptitle(plot.title, x=0.02, ha="left", fontsize=10.5, color=RC["text.color"])
+                figure.savefig(target, format="png", metadata={"Software": f"logdiff {__version__}"})
+                saved.append(target)
+    return drawn, saved
+
+
+def _hash(text: str) -> str:
+    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii") + "'"
+
+
+def _finalize(value: Any) -> Any:
+    from markupsafe import Markup
+
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return visible(value, 2000)
+    return value
+
+
+def _html(context: dict[str, Any]) -> str:
+    from jinja2 import FunctionLoader, StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from markupsafe import Markup
+
+    folder = package_files("logdiff.report") / "templates"
+    style = (folder / "style.css").read_text(encoding="utf-8")
+    script = (folder / "strips.js.j2").read_text(encoding="utf-8")
+    environment = ImmutableSandboxedEnvironment(
+        loader=FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, against_floor=against_floor)
+    environment.globals.update(percent=percent)
+    policy = (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return environment.get_template("report.html.j2").render(
+        **context,
+        policy=policy,
+        style=Markup(style),  # noqa: S704  our own file
+        script=Markup(script),  # noqa: S704  our own file
+    )

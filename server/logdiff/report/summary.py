@@ -1,0 +1,210 @@
+"""What a case says, in one sentence and one row per pair of sides; nothing that its files don't carry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from logdiff.report.files import CaseFiles
+from logdiff.report.floor import Floor, FloorRow
+from logdiff.report.profile import PairProfile, Profile
+from logdiff.report.wording import as_float, number, percent
+
+PAIR_TITLES = {
+    "decode_train": "train - rollout (decode)",
+    "decode_rescore": "rescore - rollout (decode)",
+    "rescore_train": "train - rescore",
+}
+COLUMNS: dict[str, str] = {
+    "tokens": "tokens",
+    "mismatched_tokens": "bit-different",
+    "max_abs": "max |d|",
+    "mean_abs": "mean |d|",
+    "mean": "mean d",
+    "p50": "p50 |d|",
+    "p99": "p99 |d|",
+    "k1_kl": "KL k1",
+    "k3_kl": "KL k3",
+    "mean_exp_d": "E[exp d]",
+    "ess": "ESS",
+    "clip_share": "outside clip",
+    "missing": "missing",
+}
+"""Field of a `pairs` block -> heading."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairRow:
+    """One pair of sides: the fields of its block (empty when there are no numbers) and why there are none."""
+
+    name: str
+    title: str
+    block: dict[str, Any]
+    reason: str = ""
+
+    @property
+    def tokens(self) -> int:
+        value = self.block.get("tokens")
+        return value if isinstance(value, int) else 0
+
+    @property
+    def mismatched(self) -> int:
+        value = self.block.get("mismatched_tokens")
+        return value if isinstance(value, int) else 0
+
+    def cell(self, key: str) -> str:
+        """The field as text; for the bit-different tokens with their share."""
+        if key == "mismatched_tokens" and self.block:
+            return f"{self.mismatched:,} ({percent(self.mismatched, self.tokens)})"
+        return number(self.block.get(key))
+
+
+def block_of(pair: PairProfile) -> dict[str, Any]:
+    """The fields of a `pairs` block that the report's own pass knows; quantiles within 2.4 %."""
+    n = pair.finite
+    block: dict[str, Any] = {"tokens": pair.tokens, "mismatched_tokens": pair.differing, "missing": pair.missing}
+    if pair.nonfinite or not n:
+        return block  # like a mean over tokens of which some are not numbers: no number
+    mean = pair.sum_d / n
+    return block | {
+        "max_abs": pair.max_abs,
+        "mean_abs": pair.sum_abs / n,
+        "mean": mean,
+        "p50": pair.quantile(0.5),
+        "p99": pair.quantile(0.99),
+        "k1_kl": -mean,
+        "k3_kl": pair.sum_k3 / n,
+        "mean_exp_d": pair.sum_exp / n,
+    }
+
+
+def _reason(measure: dict[str, Any], name: str) -> str:
+    pairs = measure.get("pairs")
+    block = pairs.get(name) if isinstance(pairs, dict) else None
+    places = [block, measure.get("unavailable"), measure.get("reasons")]
+    for place in places:
+        if isinstance(place, dict):
+            for key in ("reason", "unavailable", name):
+                if isinstance(place.get(key), str) and place[key]:
+                    return str(place[key])
+    return "not captured"
+
+
+def pair_rows(measure: dict[str, Any], profile: Profile | None) -> list[PairRow]:
+    """The triangle: a row per pair, from `logdiff-measure/1`, else from the report's own pass over the tokens."""
+    rows = []
+    pairs = measure.get("pairs")
+    pairs = pairs if isinstance(pairs, dict) else {}
+    for name, title in PAIR_TITLES.items():
+        block = pairs.get(name)
+        if block is None and name == "decode_train":
+            block = measure.get("measure")
+        if isinstance(block, dict) and isinstance(block.get("tokens"), int):
+            rows.append(PairRow(name, title, block, "" if block["tokens"] else _reason(measure, name)))
+        elif not measure and profile is not None and profile.pairs[name].tokens:
+            rows.append(PairRow(name, title, block_of(profile.pairs[name])))
+        else:
+            rows.append(PairRow(name, title, {}, _reason(measure, name)))
+    return rows
+
+
+def main_row(rows: list[PairRow]) -> PairRow | None:
+    """The pair that the report is about: the first with a comparable token."""
+    return next((row for row in rows if row.tokens), None)
+
+
+def sentence(files: CaseFiles, rows: list[PairRow], floor: Floor) -> str:
+    """One or two plain sentences: equal or different, how far, and how that stands to the floor."""
+    row = main_row(rows)
+    if row is None:
+        return "Nothing could be compared: no response token has both log-probabilities under mask 1."
+    what = {
+        "decode_train": "rollout and training",
+        "decode_rescore": "rollout decode and rescore",
+        "rescore_train": "rescore and training",
+    }[row.name]
+    if row.mismatched == 0:
+        text = f"Equal: all {row.tokens:,} compared tokens have the same log-probability bits in {what}."
+    else:
+        text = (
+            f"Different: {row.mismatched:,} of {row.tokens:,} compared tokens ({percent(row.mismatched, row.tokens)}) "
+            f"have other log-probability bits in {what}"
+        )
+        largest, mean_abs, mean = (row.block.get(k) for k in ("max_abs", "mean_abs", "mean"))
+        if as_float(largest) is not None:
+            text += (
+                f"; the largest difference is {number(largest)} nats, the mean absolute difference "
+                f"{number(mean_abs)}, the mean {number(mean)}"
+            )
+        text += "."
+    failed = failed_gates(files.measure)
+    if failed:
+        text += f" {len(failed)} identity gate{'s' if len(failed) > 1 else ''} failed ({', '.join(failed)}): the numbers stand under that reservation."
+    return f"{text} {against_floor(row, floor.reference)}"
+
+
+def failed_gates(measure: dict[str, Any]) -> list[str]:
+    """Names of the gates whose `ok` is false."""
+    gates = measure.get("gates")
+    return [str(g.get("gate")) for g in gates if isinstance(g, dict) and g.get("ok") is False] if isinstance(gates, list) else []
+
+
+def against_floor(row: PairRow, floor: FloorRow | None) -> str:
+    """How mean_abs, p99 and max_abs stand to the floor's: within it only when every one known is at most the floor's."""
+    if floor is None:
+        return "No floor was measured."
+    known = []
+    for key, label in (("mean_abs", "mean"), ("p99", "p99"), ("max_abs", "max")):
+        signal, base = as_float(row.block.get(key)), getattr(floor, key)
+        if signal is not None and base is not None:
+            known.append((label, signal, base))
+    if not known:
+        return "The floor has no number to hold it against."
+    above = [(label, signal, base) for label, signal, base in known if not signal <= base]
+    if not above:
+        if row.mismatched == 0:
+            return f"The measured floor is {_floor_words(known)}."
+        names = ", ".join(label for label, _, _ in known)
+        return f"That is within the measured floor ({names} of |d| are at most the floor's)."
+    parts = [
+        f"{label} {number(signal)} against exactly 0" if base == 0 else f"{label} {number(signal / base)} times"
+        for label, signal, base in above
+    ]
+    return f"It lies above the measured floor: {', '.join(parts)}."
+
+
+def _floor_words(known: list[tuple[str, float, float]]) -> str:
+    if all(base == 0 for _, _, base in known):
+        return "exactly 0"
+    return ", ".join(f"{label} {number(base)}" for label, _, base in known) + " nats"
+
+
+def table(files: CaseFiles, profile: Profile | None = None) -> list[dict[str, Any]]:
+    """Rows of the demo's table: pair, tokens, bit-different, max, mean abs and mean d (nats), KL (k3); None if unknown."""
+    keys = ("tokens", "mismatched_tokens", "max_abs", "mean_abs", "mean", "k3_kl")
+    return [
+        {"pair": row.name, "title": row.title, **{key: row.block.get(key) for key in keys}, "reason": row.reason}
+        for row in pair_rows(files.measure, profile)
+    ]
+
+
+def _cell(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def markdown(files: CaseFiles, rows: list[PairRow], floor: Floor) -> str:
+    """The summary and the triangle as Markdown."""
+    from logdiff.report.wording import visible
+
+    keys = ("tokens", "mismatched_tokens", "max_abs", "mean_abs", "mean", "k3_kl")
+    lines = [f"**{_cell(visible(files.name, 80))}**: {_cell(visible(sentence(files, rows, floor), 1000))}", ""]
+    lines.append("| pair | " + " | ".join(_cell(COLUMNS[k]) for k in keys) + " |")
+    lines.append("| --- |" + " ---: |" * len(keys))
+    for row in rows:
+        cells = [row.cell(k) for k in keys] if row.block else [visible(row.reason, 120)] + ["–"] * (len(keys) - 1)
+        lines.append("| " + " | ".join(_cell(c) for c in [row.title, *cells]) + " |")
+    base = floor.reference
+    if base is not None:
+        cells = [number(base.tokens), number(base.mismatched), number(base.max_abs), number(base.mean_abs), "–", "–"]
+        lines.append("| floor | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,82 @@
+"""matplotlib figures as inline SVG without styles, so that a strict content policy holds and colours follow the theme."""
+
+from __future__ import annotations
+
+import io
+import re
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING
+
+from logdiff.report.palette import THEME_VARIABLES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SVG = "http://www.w3.org/2000/svg"
+_XLINK = "http://www.w3.org/1999/xlink"
+_REFERENCE = re.compile(r"url\(#([^)]+)\)|^#(.+)$")
+_FONT_SIZE = re.compile(r"([\d.]+)px")
+
+
+def inline_svg(figure: Figure, name: str, description: str) -> str:
+    """The figure as one `<svg>` element with `role="img"` and `description` as its label.
+
+    Every `style` is turned into presentation attributes, every colour of the palette into its CSS variable, and ids
+    are kept only where something refers to them, prefixed with `name`.
+    """
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    root = ET.fromstring(buffer.getvalue())
+    _drop(root, {f"{{{_SVG}}}style", f"{{{_SVG}}}metadata"})
+    used = _references(root)
+    for element in root.iter():
+        _present(element)
+        identity = element.attrib.pop("id", None)
+        if identity in used:
+            element.set("id", f"{name}-{identity}")
+        for key, value in list(element.attrib.items()):
+            if _REFERENCE.search(value) and not value.startswith("data:"):
+                element.set(key, re.sub(r"#", f"#{name}-", value, count=1))
+    for key in ("width", "height", "version"):
+        root.attrib.pop(key, None)
+    root.attrib.update(
+        {"role": "img", "aria-label": description, "stroke-linejoin": "round", "stroke-linecap": "butt"}
+    )
+    ET.register_namespace("", _SVG)
+    ET.register_namespace("xlink", _XLINK)
+    return ET.tostring(root, encoding="unicode")
+
+
+def _drop(root: ET.Element, tags: set[str]) -> None:
+    for parent in list(root.iter()):
+        for child in [c for c in parent if c.tag in tags]:
+            parent.remove(child)
+
+
+def _references(root: ET.Element) -> set[str]:
+    found: set[str] = set()
+    for element in root.iter():
+        for value in [*element.attrib.values(), *element.attrib.get("style", "").split(";")]:
+            match = _REFERENCE.search(value.strip())
+            if match and not value.startswith("data:"):
+                found.add(match.group(1) or match.group(2))
+    return found
+
+
+def _present(element: ET.Element) -> None:
+    declarations = element.attrib.pop("style", "")
+    for declaration in re.split(r";\s*(?![^(]*\))", declarations):
+        key, colon, value = declaration.partition(":")
+        key, value = key.strip(), value.strip()
+        if not colon:
+            continue
+        if key == "font":
+            size = _FONT_SIZE.search(value)
+            if size:
+                element.set("font-size", size.group(1))
+        else:
+            element.set(key, value)
+    for key in ("fill", "stroke"):
+        colour = element.attrib.get(key, "").lower()
+        if colour in THEME_VARIABLES:
+            element.set(key, f"var({THEME_VARIABLES[colour]})")
