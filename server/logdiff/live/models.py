@@ -28,7 +28,7 @@ def check_model_folder(path: Path, *, needs_weights: bool = True) -> None:
         raise InputError(
             "no such model folder",
             value=str(path),
-            hint="give a Hugging Face model folder (download a hub model first) or builtin:NAME (`logdiff models list`)",
+            hint="give a Hugging Face model folder (download a hub model first) or builtin:NAME",
         )
     if not (path / "config.json").is_file():
         raise InputError("model folder has no config.json", value=str(path), hint="give a Hugging Face model folder")

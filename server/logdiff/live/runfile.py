@@ -130,7 +130,7 @@ class RunFile(_Strict):
             raise InputError(
                 f"{source} must be a mapping with format: logdiff-run/1",
                 value=type(data).__name__,
-                hint="see the run file in the documentation; `format`, `model`, `prompts`, `rollout`, `train` are needed",
+                hint="`format`, `model`, `prompts`, `rollout` and `train` are needed",
             )
         if data.get("format") != "logdiff-run/1":
             raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -152,10 +153,8 @@ class LocalRunner:
     def close(self) -> None:
         """Ask the engine to stop, and end it and every process it started."""
         if not self._closed:
-            try:
+            with contextlib.suppress(LogdiffError):
                 self._send({"task": "stop"})
-            except LogdiffError:
-                pass
             self._end(polite=True)
 
     def _end(self, *, polite: bool) -> None:

@@ -53,7 +53,7 @@ def package_folder() -> Path:
 
 
 def overlay() -> Path:
-    """A folder for PYTHONPATH that holds `logdiff_kernels` and its entry point, and nothing else of this environment."""
+    """A folder for PYTHONPATH that holds `logdiff_kernels` and its entry point, and nothing else."""
     package = package_folder()
     key = hashlib.sha256(f"{logdiff.__version__}\0{package}".encode()).hexdigest()[:16]
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "logdiff"

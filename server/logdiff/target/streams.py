@@ -30,6 +30,7 @@ class BoundedLog:
         self._lock = threading.Lock()
 
     def write(self, data: bytes) -> None:
+        """Append; what stands between head and tail is dropped and counted."""
         with self._lock:
             if self._file.closed:
                 return
@@ -63,6 +64,7 @@ class BoundedLog:
             return "\n".join(self._lines)
 
     def close(self) -> None:
+        """Write the tail and close the file. May be called twice."""
         with self._lock:
             if self._file.closed:
                 return
@@ -81,6 +83,7 @@ class LogPump(threading.Thread):
         self._log = log
 
     def run(self) -> None:
+        """Copy until the end of the stream."""
         try:
             while block := os.read(self._fd, 65536):
                 self._log.write(block)
@@ -115,6 +118,7 @@ class EventPump(threading.Thread):
             return self._events.popleft() if self._events else None
 
     def run(self) -> None:
+        """Parse until the end of the stream."""
         buffer = bytearray()
         searched = 0
         try:

@@ -4,6 +4,7 @@ Tasks `generate`, `force`, `rescore` and `score` follow a made-up model: logprob
 -(1 + (t + p) % 7) / 8, minus `args.offset`. Weights are one tensor. Standard library, numpy and safetensors.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 EVENTS = os.dup(1)
 os.dup2(2, 1)
@@ -39,7 +41,7 @@ def watch_parent(lines, alive):
 def count(name):
     folder = os.environ.get("FAKE_COUNT")
     if folder:
-        with open(os.path.join(folder, name), "a") as stream:
+        with Path(folder, name).open("a") as stream:
             stream.write("x")
 
 
@@ -47,23 +49,22 @@ def read(path):
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as stream:
-        return {k: stream.get_tensor(k) for k in stream.keys()}, stream.metadata()
+        return {k: stream.get_tensor(k) for k in stream.keys()}, stream.metadata()  # noqa: SIM118
 
 
 def write(path, arrays, metadata):
     from safetensors.numpy import save
 
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = path + ".tmp"
-    with open(temporary, "wb") as stream:
-        stream.write(save(arrays, metadata=metadata))
-    os.replace(temporary, path)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(path + ".tmp")
+    temporary.write_bytes(save(arrays, metadata=metadata))
+    temporary.replace(path)
 
 
 def logprobs(ids, offsets, offset):
     import numpy as np
 
-    position = np.concatenate([np.arange(b - a) for a, b in zip(offsets[:-1], offsets[1:])] + [np.zeros(0, np.int64)])
+    position = np.concatenate([np.arange(b - a) for a, b in itertools.pairwise(offsets)] + [np.zeros(0, np.int64)])
     return (-(1 + (ids + position) % 7) / 8 - offset).astype(np.float32)
 
 
@@ -114,9 +115,10 @@ def do(task, request, state):
     if name in ("update", "reload"):
         state["shift"] += 0.125
         if name == "update":
-            os.makedirs(task["output"], exist_ok=True)
-            open(os.path.join(task["output"], "config.json"), "w").write("{}")
-            open(os.path.join(task["output"], "model.safetensors"), "w").write("w")
+            folder = Path(task["output"])
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "config.json").write_text("{}")
+            (folder / "model.safetensors").write_text("w")
         count(name)
         return emit("result", task=task["id"], files={}, data={})
     document = {
@@ -150,14 +152,13 @@ def do(task, request, state):
         return emit(
             "result", task=task["id"], files={}, data={"pid": os.getpid(), "env": dict(os.environ), "task": task}
         )
-    with open(task["output"], "w") as stream:
-        json.dump(document, stream)
+    Path(task["output"]).write_text(json.dumps(document))
     count(name)
     emit("result", task=task["id"], files={"output": task["output"]}, data={})
 
 
 def main():
-    request = json.load(open(sys.argv[1]))
+    request = json.loads(Path(sys.argv[1]).read_text())
     args = request.get("args") or {}
     lines, alive = [], threading.Event()
     threading.Thread(target=watch_parent, args=(lines, alive), daemon=True).start()
@@ -166,8 +167,7 @@ def main():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if os.environ.get("FAKE_CHILD"):
         grandchild = subprocess.Popen(["sleep", "1000"], start_new_session=os.environ["FAKE_CHILD"] == "session")
-        with open(os.environ["FAKE_CHILD_PID"], "w") as stream:
-            stream.write(str(grandchild.pid))
+        Path(os.environ["FAKE_CHILD_PID"]).write_text(str(grandchild.pid))
     if how == "garbage":
         for _ in range(1000):
             os.write(EVENTS, b"welcome to this machine\n")

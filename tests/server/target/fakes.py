@@ -1,5 +1,6 @@
 """A fake interpreter whose `-m logdiff_kernels.runner` is `fake_runner.py`."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -13,9 +14,8 @@ RUNNER = Path(__file__).with_name("fake_runner.py")
 
 def fake_python(folder: Path) -> str:
     path = folder / "fake-python"
-    path.write_text(
-        f'#!/bin/sh\nif [ "$1" = -m ]; then shift 2; exec {sys.executable} {RUNNER} "$@"; fi\nexec {sys.executable} "$@"\n'
-    )
+    ours = f'if [ "$1" = -m ]; then shift 2; exec {sys.executable} {RUNNER} "$@"; fi'
+    path.write_text(f'#!/bin/sh\n{ours}\nexec {sys.executable} "$@"\n')
     path.chmod(0o755)
     return str(path)
 
@@ -33,7 +33,5 @@ def gone(pid: int, seconds: float = 10.0) -> bool:
 
 
 def kill_quietly(pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

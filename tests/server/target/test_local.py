@@ -8,7 +8,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from logdiff.errors import CancelledError, EngineError, InputError
 from logdiff.target import EngineSpec, Timeouts, UnsupportedError
 from logdiff.target.local import LocalRunner
