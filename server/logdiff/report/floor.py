@@ -1,20 +1,19 @@
-"""The measured floor as rows: one per side and axis, whatever depth the result file has."""
+"""The measured floor (`logdiff.measure.floor_summary`) as rows, one per side and axis."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from logdiff.report.wording import as_float, visible
 
-_STATISTICS = ("max_abs", "mean_abs")
-ROW_LIMIT = 60
+ROW_LIMIT = 100
+_SIZES = ("max_abs", "mean_abs", "p50", "p90", "p99", "p999")
 
 
 @dataclass(frozen=True, slots=True)
 class FloorRow:
-    """One axis of the floor; statistics in nats, None where the result doesn't say."""
+    """One axis of the floor; statistics of |d| in nats, None where the result doesn't say."""
 
     name: str
     tokens: int | None
@@ -26,18 +25,23 @@ class FloorRow:
     p99: float | None
     p999: float | None
 
+    @property
+    def is_zero(self) -> bool:
+        """Whether every token of the axis is known to be exactly equal."""
+        return self.max_abs == 0
+
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """`overall`: the summary of the whole floor, None where there is none; `rows`: every axis."""
+    """`reference`: the largest of each figure, what a difference is held against, None without a floor; `rows`: axes.
 
-    overall: FloorRow | None
+    `left_out` axes beyond `ROW_LIMIT` are in no row; `empty` names the axes without a compared token.
+    """
+
+    reference: FloorRow | None
     rows: list[FloorRow]
-
-    @property
-    def reference(self) -> FloorRow | None:
-        """What a difference is held against: the summary, else the largest of each statistic over all rows."""
-        return self.overall or (_envelope(self.rows) if self.rows else None)
+    left_out: int
+    empty: list[str]
 
 
 def _count(value: Any) -> int | None:
@@ -45,47 +49,26 @@ def _count(value: Any) -> int | None:
 
 
 def _row(name: str, block: dict[str, Any]) -> FloorRow:
-    return FloorRow(
-        name,
-        _count(block.get("tokens")),
-        _count(block.get("mismatched_tokens")),
-        *(as_float(block.get(key)) for key in ("max_abs", "mean_abs", "p50", "p90", "p99", "p999")),
-    )
+    sizes = (as_float(block.get(key)) for key in _SIZES)
+    return FloorRow(name, _count(block.get("tokens")), _count(block.get("mismatched_tokens")), *sizes)
 
 
-def _has_statistics(block: dict[str, Any]) -> bool:
-    return any(as_float(block.get(key)) is not None for key in _STATISTICS)
-
-
-def _envelope(rows: list[FloorRow]) -> FloorRow:
-    def largest(values: list[float | None]) -> float | None:
-        known = [v for v in values if v is not None]
-        return max(known) if known else None
-
-    return FloorRow(
-        "largest over all axes",
-        None,
-        None,
-        *(largest([getattr(r, key) for r in rows]) for key in ("max_abs", "mean_abs", "p50", "p90", "p99", "p999")),
-    )
-
-
-def _walk(block: dict[str, Any], path: tuple[str, ...]) -> Iterator[FloorRow]:
-    if path and _has_statistics(block):
-        yield _row(visible(" · ".join(path), 60), block)
-    if len(path) >= 6:
-        return
-    for key, value in block.items():
-        if isinstance(value, dict):
-            yield from _walk(value, (*path, str(key)))
-        elif isinstance(value, list):
-            for item in value:
-                if isinstance(item, dict):
-                    names = [str(item[k]) for k in ("side", "axis", "name", "setting") if item.get(k) is not None]
-                    yield from _walk(item, (*path, *(names or [str(key)])))
+def _name(axis: dict[str, Any]) -> str:
+    value = axis.get("value")
+    setting = "" if value is None or value is True else f" {value}"
+    return visible(f"{axis.get('side', '?')}: {axis.get('axis', '?')}{setting}", 60)
 
 
 def read_floor(floor: dict[str, Any]) -> Floor:
-    """Rows of every block below `floor` that has a maximum or mean of |d|; the block itself is the summary."""
-    overall = _row("floor", floor) if _has_statistics(floor) else None
-    return Floor(overall, [row for row, _ in zip(_walk(floor, ()), range(ROW_LIMIT), strict=False)])
+    """Rows of `floor["axes"]` that compared at least one token, and the summary beside them."""
+    listed = floor.get("axes")
+    axes = [axis for axis in listed if isinstance(axis, dict)] if isinstance(listed, list) else []
+    measured = [axis for axis in axes if _count(axis.get("tokens")) != 0 and as_float(axis.get("max_abs")) is not None]
+    empty = floor.get("without_tokens")
+    known = any(as_float(floor.get(key)) is not None for key in _SIZES)
+    return Floor(
+        _row("floor", floor) if known else None,
+        [_row(_name(axis), axis) for axis in measured[:ROW_LIMIT]],
+        max(0, len(measured) - ROW_LIMIT),
+        [visible(str(name), 80) for name in empty[:ROW_LIMIT]] if isinstance(empty, list) else [],
+    )

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 from logdiff import __version__
 from logdiff.case.files import write_atomic
 from logdiff.errors import CaseError, InputError
+from logdiff.measure.stream import PAIRS
+from logdiff.report.axes import RC, Plot
 from logdiff.report.extremes import STRIP_TOKENS, WORST_SAMPLES, WORST_TOKENS
 from logdiff.report.files import CaseFiles, read_files
-from logdiff.report.floor import Floor, read_floor
-from logdiff.report.plots import RC, Plot, plots
-from logdiff.report.profile import PAIRS, Profile, profile
+from logdiff.report.floor import read_floor
+from logdiff.report.plots import plots
+from logdiff.report.profile import Profile, profile
 from logdiff.report.sides import side_table
 from logdiff.report.strips import LEVELS, strip, token_text
-from logdiff.report.summary import COLUMNS, against_floor, main_row, pair_rows, sentence
+from logdiff.report.summary import COLUMNS, PairRow, failed_gates, main_row, pair_rows, sentence, statistics
 from logdiff.report.wording import bits, number, percent, visible
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ BATCH_TOKENS = 1 << 18
 
 
 def read_profile(case: Case, files: CaseFiles) -> Profile | None:
-    """One pass over the case's tokens; None where it has no token table, or a damaged one, which `missing` then tells."""
+    """One pass over the case's tokens; None where it has no token table, or a damaged one (told in `missing`)."""
     if not files.has_tokens:
         return None
     try:
@@ -42,9 +44,7 @@ def read_profile(case: Case, files: CaseFiles) -> Profile | None:
         return None
 
 
-def render_page(
-    case: Case, output: Path, png_dir: Path | None = None, earlier: Case | None = None
-) -> dict[str, Any]:
+def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: Case | None = None) -> dict[str, Any]:
     """Write the report of `case`; see `logdiff.report.render`."""
     if output.is_dir():
         raise InputError("The report's path is a folder.", value=str(output), hint="Name a file, such as report.html.")
@@ -59,7 +59,8 @@ def render_page(
     context = {
         "files": files,
         "summary": sentence(files, rows, floor),
-        "state": _state(rows),
+        "state": _state(rows, files),
+        "statistics": statistics(rows) if files.measure else [],
         "rows": rows,
         "columns": COLUMNS,
         "gates": gate_rows(files.measure),
@@ -75,9 +76,11 @@ def render_page(
     return {"html": output, "png": saved}
 
 
-def _state(rows: list[Any]) -> str:
+def _state(rows: list[PairRow], files: CaseFiles) -> str:
     row = main_row(rows)
-    return "none" if row is None else "equal" if row.mismatched == 0 else "differs"
+    if row is None or failed_gates(files.measure):
+        return "invalid"
+    return "differs" if row.mismatched else "equal"
 
 
 def _earlier(case: Case) -> dict[str, Any]:
@@ -94,7 +97,11 @@ def _token_context(files: CaseFiles, tokens: Profile | None) -> dict[str, Any]:
         return {"tokens": tokens, "worst": [], "strips": [], "levels": LEVELS, "limits": {}, "pair": None}
     pair = tokens.pairs[tokens.main]
     worst = [
-        {"token": w, "text": token_text(w.token_id, files.token_text), "bits": (bits(w.first_bits), bits(w.second_bits))}
+        {
+            "token": w,
+            "text": token_text(w.token_id, files.token_text),
+            "bits": (bits(w.first_bits), bits(w.second_bits)),
+        }
         for w in tokens.worst
         if w.d != 0 or w.first_bits != w.second_bits
     ]
@@ -171,7 +178,7 @@ def draw(figures: list[Plot], png_dir: Path | None) -> tuple[list[dict[str, Any]
             figure = Figure(figsize=plot.size, layout="constrained")
             plot.draw(figure)
             # The drawing was made by us from numbers and cleaned labels, and ElementTree escaped it.
-            svg = Markup(inline_svg(figure, plot.name, plot.alt))  # noqa: S704
+            svg = Markup(inline_svg(figure, plot.name, plot.alt))
             drawn.append({"plot": plot, "svg": svg, "wide": plot.size[0] > 6})
             if png_dir is not None:
                 target = png_dir / f"{plot.name}.png"
@@ -209,7 +216,7 @@ def _html(context: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, against_floor=against_floor)
+    environment.filters.update(number=number)
     environment.globals.update(percent=percent)
     policy = (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; "
@@ -218,6 +225,6 @@ def _html(context: dict[str, Any]) -> str:
     return environment.get_template("report.html.j2").render(
         **context,
         policy=policy,
-        style=Markup(style),  # noqa: S704  our own file
-        script=Markup(script),  # noqa: S704  our own file
+        style=Markup(style),
+        script=Markup(script),
     )

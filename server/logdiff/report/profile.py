@@ -9,14 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from logdiff.case.batch import PairBatch
+from logdiff.measure.stream import PAIRS
 from logdiff.report.extremes import SampleStrip, WorstSamples, WorstToken, WorstTokens
-
-PAIRS: dict[str, tuple[str, str]] = {
-    "decode_train": ("rollout", "train"),
-    "decode_rescore": ("rollout", "rescore"),
-    "rescore_train": ("rescore", "train"),
-}
-"""Pair name -> (first side, second side); d is second minus first. The first pair with tokens is the main one."""
 
 BINS_PER_DECADE = 50
 LOWEST_DECADE, HIGHEST_DECADE = -12, 4
@@ -114,6 +108,7 @@ class PairProfile:
     sum_k3: float = 0.0
     sum_exp: float = 0.0
     max_abs: float = 0.0
+    outside: int = 0  # tokens with a log-probability beyond the plane of log-probabilities
     below: Ints = field(default_factory=lambda: np.zeros(MAGNITUDE_BINS, np.int64))  # d < 0, by |d|
     above: Ints = field(default_factory=lambda: np.zeros(MAGNITUDE_BINS, np.int64))  # d > 0, by |d|
     probability: Ints = field(default_factory=lambda: np.zeros((PROBABILITY_BINS, PROBABILITY_BINS), np.int64))
@@ -123,10 +118,12 @@ class PairProfile:
 
     @property
     def finite(self) -> int:
+        """Compared tokens whose d is a number."""
         return self.tokens - self.nonfinite
 
     @property
     def magnitudes(self) -> Ints:
+        """Tokens per |d| bin, [MAGNITUDE_BINS]; exact zeros are in none."""
         return self.below + self.above
 
     def add(self, first: Floats, second: Floats, d: Floats, position: Ints) -> None:
@@ -147,6 +144,8 @@ class PairProfile:
 
     def _add_plane(self, first: Floats, second: Floats) -> None:
         cells = []
+        beyond = (np.minimum(first, second) < LOGPROB_FLOOR) | (np.maximum(first, second) > 0)
+        self.outside += int(np.count_nonzero(beyond))
         for values in (first, second):
             p = np.clip(np.exp(np.minimum(values, 0.0)) * PROBABILITY_BINS, 0, PROBABILITY_BINS - 1).astype(np.int64)
             scaled = (values - LOGPROB_FLOOR) / -LOGPROB_FLOOR * LOGPROB_BINS
@@ -160,7 +159,7 @@ class PairProfile:
             self.points.clear()
 
     def survival(self) -> tuple[Floats, Floats]:
-        """(|d| in nats, share of tokens with at least that |d|), at the occupied bins' lower edges and at the maximum."""
+        """(|d| in nats, share of tokens with at least that |d|) at occupied bins' lower edges and the maximum."""
         counts = self.magnitudes
         used = np.flatnonzero(counts)
         if not len(used):
@@ -251,7 +250,9 @@ def profile(batches: Iterable[PairBatch]) -> Profile:
             finite = chosen & np.isfinite(d)
             pair.nonfinite += int(np.count_nonzero(chosen)) - int(np.count_nonzero(finite))
             if finite.any():
-                pair.add(first[finite].astype(np.float64), second[finite].astype(np.float64), d[finite], position[finite])
+                pair.add(
+                    first[finite].astype(np.float64), second[finite].astype(np.float64), d[finite], position[finite]
+                )
             if name == _main(result):
                 worst[name].add(batch, pair.first, pair.second, d, chosen, sample, position)
                 samples[name].add(batch, pair.first, pair.second, d, chosen)

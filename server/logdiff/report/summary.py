@@ -8,7 +8,7 @@ from typing import Any
 from logdiff.report.files import CaseFiles
 from logdiff.report.floor import Floor, FloorRow
 from logdiff.report.profile import PairProfile, Profile
-from logdiff.report.wording import as_float, number, percent
+from logdiff.report.wording import as_float, number, percent, visible
 
 PAIR_TITLES = {
     "decode_train": "train - rollout (decode)",
@@ -44,11 +44,13 @@ class PairRow:
 
     @property
     def tokens(self) -> int:
+        """Compared tokens, 0 without numbers."""
         value = self.block.get("tokens")
         return value if isinstance(value, int) else 0
 
     @property
     def mismatched(self) -> int:
+        """Compared tokens whose fp32 bits differ, 0 without numbers."""
         value = self.block.get("mismatched_tokens")
         return value if isinstance(value, int) else 0
 
@@ -79,15 +81,9 @@ def block_of(pair: PairProfile) -> dict[str, Any]:
 
 
 def _reason(measure: dict[str, Any], name: str) -> str:
-    pairs = measure.get("pairs")
-    block = pairs.get(name) if isinstance(pairs, dict) else None
-    places = [block, measure.get("unavailable"), measure.get("reasons")]
-    for place in places:
-        if isinstance(place, dict):
-            for key in ("reason", "unavailable", name):
-                if isinstance(place.get(key), str) and place[key]:
-                    return str(place[key])
-    return "not captured"
+    reasons = measure.get("unavailable")
+    reason = reasons.get(name) if isinstance(reasons, dict) else None
+    return reason if isinstance(reason, str) and reason else "not captured"
 
 
 def pair_rows(measure: dict[str, Any], profile: Profile | None) -> list[PairRow]:
@@ -117,7 +113,10 @@ def sentence(files: CaseFiles, rows: list[PairRow], floor: Floor) -> str:
     """One or two plain sentences: equal or different, how far, and how that stands to the floor."""
     row = main_row(rows)
     if row is None:
-        return "Nothing could be compared: no response token has both log-probabilities under mask 1."
+        return (
+            f"{_gate_words(files.measure)}Nothing could be compared: no response token that passes the gates has "
+            "both log-probabilities under mask 1."
+        )
     what = {
         "decode_train": "rollout and training",
         "decode_rescore": "rollout decode and rescore",
@@ -137,20 +136,37 @@ def sentence(files: CaseFiles, rows: list[PairRow], floor: Floor) -> str:
                 f"{number(mean_abs)}, the mean {number(mean)}"
             )
         text += "."
-    failed = failed_gates(files.measure)
-    if failed:
-        text += f" {len(failed)} identity gate{'s' if len(failed) > 1 else ''} failed ({', '.join(failed)}): the numbers stand under that reservation."
-    return f"{text} {against_floor(row, floor.reference)}"
+    missing = row.block.get("missing")
+    if isinstance(missing, int) and missing:
+        text += f" {missing:,} more tokens lack a value on one side."
+    return f"{_gate_words(files.measure)}{text} {against_floor(row, floor.reference)}"
+
+
+def _gate_words(measure: dict[str, Any]) -> str:
+    failed = failed_gates(measure)
+    if not failed:
+        return ""
+    gates = f"gate {failed[0]}" if len(failed) == 1 else f"gates {', '.join(failed)}"
+    return f"The evidence fails the identity {gates}, so the numbers prove nothing until that is explained. "
 
 
 def failed_gates(measure: dict[str, Any]) -> list[str]:
     """Names of the gates whose `ok` is false."""
     gates = measure.get("gates")
-    return [str(g.get("gate")) for g in gates if isinstance(g, dict) and g.get("ok") is False] if isinstance(gates, list) else []
+    if not isinstance(gates, list):
+        return []
+    return [str(gate.get("gate")) for gate in gates if isinstance(gate, dict) and gate.get("ok") is False]
+
+
+def statistics(rows: list[PairRow]) -> list[tuple[str, list[Any]]]:
+    """Every number of the blocks as (field, value per pair with a block), in the order of the first block."""
+    blocks = [row.block for row in rows if row.block]
+    keys = dict.fromkeys(key for block in blocks for key, value in block.items() if as_float(value) is not None)
+    return [(str(key), [block.get(key) for block in blocks]) for key in keys]
 
 
 def against_floor(row: PairRow, floor: FloorRow | None) -> str:
-    """How mean_abs, p99 and max_abs stand to the floor's: within it only when every one known is at most the floor's."""
+    """How mean_abs, p99 and max_abs stand to the floor's; within it when each that is known is at most the floor's."""
     if floor is None:
         return "No floor was measured."
     known = []
@@ -167,7 +183,7 @@ def against_floor(row: PairRow, floor: FloorRow | None) -> str:
         names = ", ".join(label for label, _, _ in known)
         return f"That is within the measured floor ({names} of |d| are at most the floor's)."
     parts = [
-        f"{label} {number(signal)} against exactly 0" if base == 0 else f"{label} {number(signal / base)} times"
+        f"{label} {number(signal)} against exactly 0" if base == 0 else f"{label} {number(signal / base, 2)} times"
         for label, signal, base in above
     ]
     return f"It lies above the measured floor: {', '.join(parts)}."
@@ -180,7 +196,7 @@ def _floor_words(known: list[tuple[str, float, float]]) -> str:
 
 
 def table(files: CaseFiles, profile: Profile | None = None) -> list[dict[str, Any]]:
-    """Rows of the demo's table: pair, tokens, bit-different, max, mean abs and mean d (nats), KL (k3); None if unknown."""
+    """Rows of the demo's table: pair, tokens, bit-different, max, mean abs, mean d (nats), KL (k3); None: unknown."""
     keys = ("tokens", "mismatched_tokens", "max_abs", "mean_abs", "mean", "k3_kl")
     return [
         {"pair": row.name, "title": row.title, **{key: row.block.get(key) for key in keys}, "reason": row.reason}
@@ -194,8 +210,6 @@ def _cell(text: str) -> str:
 
 def markdown(files: CaseFiles, rows: list[PairRow], floor: Floor) -> str:
     """The summary and the triangle as Markdown."""
-    from logdiff.report.wording import visible
-
     keys = ("tokens", "mismatched_tokens", "max_abs", "mean_abs", "mean", "k3_kl")
     lines = [f"**{_cell(visible(files.name, 80))}**: {_cell(visible(sentence(files, rows, floor), 1000))}", ""]
     lines.append("| pair | " + " | ".join(_cell(COLUMNS[k]) for k in keys) + " |")

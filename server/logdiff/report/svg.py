@@ -1,4 +1,4 @@
-"""matplotlib figures as inline SVG without styles, so that a strict content policy holds and colours follow the theme."""
+"""matplotlib figures as inline SVG without styles: a strict content policy holds, and colours follow the theme."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
                 element.set(key, re.sub(r"#", f"#{name}-", value, count=1))
     for key in ("width", "height", "version"):
         root.attrib.pop(key, None)
-    root.attrib.update(
-        {"role": "img", "aria-label": description, "stroke-linejoin": "round", "stroke-linecap": "butt"}
-    )
+    root.attrib.update({"role": "img", "aria-label": description, "stroke-linejoin": "round", "stroke-linecap": "butt"})
     ET.register_namespace("", _SVG)
     ET.register_namespace("xlink", _XLINK)
     return ET.tostring(root, encoding="unicode")

@@ -39,8 +39,8 @@ def as_float(value: Any) -> float | None:
     return None
 
 
-def number(value: Any) -> str:
-    """Four significant digits; a whole number is written out with separators; absent is an en dash."""
+def number(value: Any, digits: int = 4) -> str:
+    """`digits` significant digits; a whole number is written out with separators; absent is an en dash."""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}" if abs(value) < 10**15 else f"{as_float(value):.3e}"
     x = as_float(value)
@@ -51,9 +51,9 @@ def number(value: Any) -> str:
     if x == 0:
         return "0"
     if 1e-4 <= abs(x) < 1e5:
-        digits = max(0, 3 - math.floor(math.log10(abs(x))))
-        return f"{x:.{min(digits, 7)}f}"
-    return f"{x:.3e}"
+        places = max(0, digits - 1 - math.floor(math.log10(abs(x))))
+        return f"{x:.{places}f}"
+    return f"{x:.{digits - 1}e}"
 
 
 def percent(part: int, whole: int) -> str:

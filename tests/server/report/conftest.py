@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_cases import MakeCase, build_case
-
 from logdiff.case import Case
+from report_cases import MakeCase, build_case
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from logdiff.case import Case
 from logdiff.case.batch import PairBatch, PairMeta
 
@@ -36,7 +35,10 @@ def batch_of(samples: list[Sample]) -> PairBatch:
         null[side] = np.array([v is None for v in values], dtype=np.bool_).reshape(total)
         logprob[side] = np.array([np.nan if v is None else v for v in values], dtype=np.float32).reshape(total)
     sizes = np.array(
-        [[n, n, *(n if side in s.logprobs else -1 for side in ("rollout", "train", "rescore"))] for s, n in zip(samples, lengths, strict=True)],
+        [
+            [n, n, *(n if side in s.logprobs else -1 for side in ("rollout", "train", "rescore"))]
+            for s, n in zip(samples, lengths, strict=True)
+        ],
         dtype=np.int64,
     )
     count = len(samples)
