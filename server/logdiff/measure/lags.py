@@ -58,12 +58,12 @@ def _lagged(
     keep = paired[early]
     if valid is not None:
         keep = keep & valid[early] & valid[late]
-    pad = np.zeros(size - len(keep) + 1)
+    pad = np.zeros(size - len(keep))
 
     def per_sample(values: npt.NDArray[Any]) -> Floats:
         return np.add.reduceat(np.concatenate([values * keep, pad]), starts)
 
-    return {
+    sums = {
         "n": per_sample(np.ones(len(keep))),
         "x": per_sample(x[left]),
         "y": per_sample(y[right]),
@@ -71,3 +71,5 @@ def _lagged(
         "yy": per_sample(yy[right]),
         "xy": per_sample(x[left] * y[right]),
     }
+    paired_samples = sums["n"] > 0
+    return {name: values[paired_samples] for name, values in sums.items()}

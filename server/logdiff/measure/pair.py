@@ -70,6 +70,11 @@ class PairStatistics:
                 with np.errstate(over="ignore", invalid="ignore", under="ignore"):
                     self._update(batch, window)
 
+    def note_absent(self, batch: PairBatch, excluded: Bools) -> None:
+        """Take a batch in which a side has no value at all: every token under the mask is missing."""
+        counted = batch.mask & ~np.repeat(excluded, np.diff(batch.offsets)) if excluded.any() else batch.mask
+        self.missing += int(np.count_nonzero(counted))
+
     def _update(self, batch: PairBatch, w: Window) -> None:
         x, y = w.first.astype(np.float64), w.second.astype(np.float64)
         d = y - x

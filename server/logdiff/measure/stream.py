@@ -54,9 +54,10 @@ class _Pass:
             excluded = out.of_pair(first, second)
             if name == "decode_train":
                 self.excluded += int(np.count_nonzero(excluded))
-            # without a single value of the rescore there is nothing to count, not even what is missing
-            if name == "decode_train" or self.given["rescore"] or given_here["rescore"]:
+            if given_here[first] and given_here[second]:
                 self.pairs[name].update(batch, excluded)
+            else:
+                self.pairs[name].note_absent(batch, excluded)
         for side in SIDES:
             self.given[side] = self.given[side] or given_here[side]
         self.samples += batch.samples
