@@ -135,7 +135,8 @@ def _write_random(recipe: Recipe, folder: Path, seed: int, dtype: str, overrides
     if unknown:
         raise InputError(f"{recipe.config_class} has no {', '.join(unknown)}", value=unknown)
     config = config_class(**settings)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    auto: Any = transformers.AutoModelForCausalLM
+    model = auto.from_config(config, dtype=torch.float32).eval()
     fill(model, seed=seed, std=recipe.init_std, norm_offset=recipe.norm_offset)
     scale_to_entropy(model, seed=seed, norm_offset=recipe.norm_offset)
     model.to(getattr(torch, dtype)).save_pretrained(folder)

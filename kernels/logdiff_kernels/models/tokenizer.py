@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 """Ids 0 to 3. Byte-level text never needs the last; some tokenizer classes add their own when there is none."""
@@ -37,7 +38,8 @@ def write_tokenizer(folder: Path, vocabulary: int) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
-    fast = PreTrainedTokenizerFast(
+    tokenizer_class: Any = PreTrainedTokenizerFast
+    fast = tokenizer_class(
         tokenizer_object=tokenizer,
         pad_token=SPECIAL[0],
         bos_token=SPECIAL[1],
