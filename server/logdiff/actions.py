@@ -1,0 +1,285 @@
+"""What the command line and the tools both do: one function per command, results as `--json` prints them.
+
+Heavy packages are imported by the functions that need them, so that this module costs nothing to import.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from logdiff.errors import CaseError, InputError
+
+if TYPE_CHECKING:
+    from logdiff.case import Case
+    from logdiff.case.batch import PairBatch
+    from logdiff.measure import Measurement, RunFacts
+    from logdiff.target.engine import OnProgress
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A result in the form that `--json` prints, and the exit code that goes with it."""
+
+    data: dict[str, Any]
+    exit_code: int = 0
+
+
+def perform(action: str, arguments: dict[str, Any], on_progress: OnProgress | None = None) -> Done:
+    """Do one of `ACTIONS` with keyword arguments that came over a wire."""
+    return ACTIONS[action](**arguments, on_progress=on_progress)
+
+
+def measure(
+    *,
+    paths: Sequence[PathLike],
+    case: PathLike | None = None,
+    fail_above: str | None = None,
+    on_progress: OnProgress | None = None,
+) -> Done:
+    """Measure pair files, or the tokens of a case (`logdiff-measure/1`).
+
+    Pair files are stored in a new case in the same pass. A case folder is measured in place, unless `case` names
+    another one.
+
+    Raises:
+        InputError: no input, an unreadable one, a limit that can't be set, or a case folder among several inputs.
+        CaseError: the case holds other work.
+    """
+    from logdiff.measure import parse_fail_above
+
+    limits = parse_fail_above(fail_above) if fail_above is not None else None
+    if not paths:
+        raise InputError("no input", hint="give pair files or one case folder")
+    folders = [p for p in paths if Path(p).is_dir()]
+    if folders and len(paths) > 1:
+        raise InputError("a case folder is measured alone", value=str(folders[0]), hint="give one case folder")
+    if folders and (case is None or Path(case).resolve() == Path(folders[0]).resolve()):
+        return _measure_case(folders[0], limits, on_progress)
+    return _measure_files(paths, case, limits, on_progress)
+
+
+def _measure_case(folder: PathLike, limits: dict[str, float] | None, on_progress: OnProgress | None) -> Done:
+    from logdiff.case import Case
+    from logdiff.measure import measure as run_measure
+
+    with Case.open(folder) as case:
+        found = run_measure(case.meta, _watched(case.batches(), on_progress), _facts_of(case))
+        if case.has_result("measure"):
+            found = found.with_floor(case.read_result("measure").get("floor") or {})
+        result = _result(found, case, limits)
+        sealed = case.is_complete
+        case.unseal("measured again")
+        case.write_result("measure", result)
+        if sealed or not case.missing():
+            case.seal()
+    return Done(result, found.exit_code(limits))
+
+
+def _measure_files(
+    paths: Sequence[PathLike],
+    case_dir: PathLike | None,
+    limits: dict[str, float] | None,
+    on_progress: OnProgress | None,
+) -> Done:
+    from logdiff.case import read_pairs
+    from logdiff.measure import measure as run_measure
+
+    meta, batches = read_pairs(paths)
+    with _new_case(case_dir, _stem(paths[0]), "measure", _inputs(paths)) as case:
+        case.write_meta(meta)
+        with case.open_writer() as writer:
+            found = run_measure(meta, _watched(batches, on_progress), sink=writer.append)
+        result = _result(found, case, limits)
+        case.write_result("measure", result)
+        case.seal()
+    return Done(result, found.exit_code(limits))
+
+
+def _result(found: Measurement, case: Case, limits: dict[str, float] | None) -> dict[str, Any]:
+    data = found.as_dict()
+    result = {"format": data.pop("format"), "case": str(case.path), **data}
+    if limits is not None:
+        result["fail_above"] = {"limits": limits, "exceeded": found.exceeded(limits)}
+    return result
+
+
+def _facts_of(case: Case) -> RunFacts:
+    """What a live run left in its case beside the tokens: fingerprints and weight checksums of both sides."""
+    import json
+
+    from logdiff.measure import RunFacts
+
+    fingerprints: dict[str, dict[str, Any]] = {}
+    weights: dict[int, dict[str, dict[str, Any]]] = {}
+    for side in ("rollout", "train"):
+        folder = case.path / "sides" / side
+        if (folder / "fingerprint.json").is_file():
+            fingerprints[side] = json.loads((folder / "fingerprint.json").read_text(encoding="utf-8"))
+        for file in sorted(folder.glob("weights-step*.json")):
+            step = int(file.stem.removeprefix("weights-step"))
+            weights.setdefault(step, {})[side] = json.loads(file.read_text(encoding="utf-8"))
+    unavailable = case.read_result("measure").get("unavailable", {}) if case.has_result("measure") else {}
+    return RunFacts(fingerprints=fingerprints, weights=weights, unavailable=unavailable)
+
+
+def _new_case(folder: PathLike | None, name: str, kind: str, inputs: dict[str, Any]) -> Case:
+    """A new case, or the open one in `folder` that the same work on the same input left unfinished."""
+    from logdiff.case import Case
+
+    if folder is None or not (Path(folder) / "manifest.json").exists():
+        return Case.create(folder, name, kind, inputs)
+    case = Case.open(folder)
+    if case.is_complete or case.manifest.kind != kind or case.manifest.inputs != inputs:
+        what = "is complete" if case.is_complete else "belongs to other input"
+        raise CaseError(f"the case {what}", value=str(folder), hint="give a new folder with --case")
+    return case
+
+
+def _inputs(paths: Sequence[PathLike]) -> dict[str, Any]:
+    entries = []
+    for path in paths:
+        stat = Path(path).stat()
+        entries.append({"path": str(Path(path).resolve()), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns})
+    return {"files": entries}
+
+
+def _stem(path: PathLike) -> str:
+    return Path(path).name.split(".")[0]
+
+
+def _watched(batches: Iterable[PairBatch], on_progress: OnProgress | None) -> Iterator[PairBatch]:
+    from logdiff.target.engine import Progress
+
+    tokens = 0
+    for batch in batches:
+        tokens += batch.tokens
+        yield batch
+        if on_progress is not None:
+            on_progress(Progress("measure", tokens, None, "tokens"))
+
+
+def compare(*, before: PathLike, after: PathLike, on_progress: OnProgress | None = None) -> Done:
+    """Two measured cases side by side (`logdiff-compare/1`); exit code 1 when something changed."""
+    from logdiff.measure import compare as run_compare
+
+    data = run_compare(_measured(before), _measured(after))
+    return Done(data, 1 if data["changed"] else 0)
+
+
+def _measured(folder: PathLike) -> dict[str, Any]:
+    from logdiff.case import Case
+
+    with Case.open(folder) as case:
+        if not case.has_result("measure"):
+            raise CaseError("the case is not measured", value=str(folder), hint=f"logdiff measure {folder}")
+        return {
+            "case": str(case.path),
+            "result": case.read_result("measure"),
+            "fingerprints": _facts_of(case).fingerprints,
+            "meta": case.meta.facts,
+        }
+
+
+def report(
+    *,
+    case: PathLike,
+    output: PathLike | None = None,
+    png: PathLike | None = None,
+    before: PathLike | None = None,
+    on_progress: OnProgress | None = None,
+) -> Done:
+    """Write the HTML report of a case (`logdiff-report/1`: `case`, `report`, `plots`)."""
+    from contextlib import ExitStack
+
+    from logdiff.case import Case
+    from logdiff.report import render
+
+    with ExitStack() as stack:
+        opened = stack.enter_context(Case.open(case))
+        earlier = stack.enter_context(Case.open(before)) if before is not None else None
+        target = Path(output) if output is not None else opened.path / "report.html"
+        written = render(opened, target, png, earlier)
+        plots = [str(p) for p in written["png"]]
+        return Done({"format": "logdiff-report/1", "case": str(opened.path), "report": str(target), "plots": plots})
+
+
+def import_(
+    *,
+    format: str,
+    paths: Sequence[PathLike],
+    case: PathLike | None = None,
+    mapping: dict[str, str] | None = None,
+    on_progress: OnProgress | None = None,
+) -> Done:
+    """Read foreign records into a new case (`logdiff-case/1`: its manifest and where it is)."""
+    from logdiff.case import import_case
+
+    with import_case(format, paths, case, mapping or {}) as made:
+        return Done({"case": str(made.path), **made.manifest.as_dict()})
+
+
+def query(*, case: PathLike, sql: str, limit: int = 1000, on_progress: OnProgress | None = None) -> Done:
+    """Read-only SQL over a case (`logdiff-query/1`)."""
+    from logdiff.case import Case
+    from logdiff.case import query as run_query
+
+    with Case.open(case, verify=False) as opened:
+        return Done(run_query(opened, sql, max_rows=limit))
+
+
+def run(
+    *,
+    run_file: PathLike,
+    case: PathLike | None = None,
+    floor: str = "quick",
+    fail_above: str | None = None,
+    on_progress: OnProgress | None = None,
+) -> Done:
+    """Capture both sides of a run file live, and measure (`logdiff-measure/1`)."""
+    from logdiff.live import load_run_file
+    from logdiff.live import run as run_live
+    from logdiff.measure import parse_fail_above
+
+    limits = parse_fail_above(fail_above) if fail_above is not None else None
+    loaded = load_run_file(Path(run_file))
+    return _ran(run_live(loaded, case, floor=floor, name=_stem(run_file), on_progress=on_progress), limits)
+
+
+def env(*, python: str | None = None, on_progress: OnProgress | None = None) -> Done:
+    """Facts of the interpreter that has the engines (`logdiff-env/1`)."""
+    from logdiff.live import environment
+
+    return Done(environment(python))
+
+
+def list_models(*, python: str | None = None, on_progress: OnProgress | None = None) -> Done:
+    """The local models that can be built (`logdiff-models/1`: `models`)."""
+    from logdiff.live import list_models as catalogue
+
+    return Done({"format": "logdiff-models/1", "models": catalogue(python)})
+
+
+def build_model(
+    *, name: str, output: PathLike | None = None, python: str | None = None, on_progress: OnProgress | None = None
+) -> Done:
+    """Build or find a local model: `path`."""
+    from logdiff.live import build_model as build
+
+    return Done({"path": str(build(name, output, python, on_progress=on_progress))})
+
+
+ACTIONS: dict[str, Callable[..., Done]] = {
+    "env": env,
+    "import": import_,
+    "measure": measure,
+    "query": query,
+    "report": report,
+    "run": run,
+}
+"""What a worker process may be asked for."""

@@ -1,0 +1,82 @@
+"""Commands that start engines or look at their environment: `demo`, `run`, `env`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from logdiff.cli import options
+from logdiff.cli.output import Output
+from logdiff.cli.progress import ProgressView
+
+
+def demo(
+    ctx: typer.Context,
+    model: Annotated[
+        Literal["dense", "moe", "smollm2"],
+        typer.Option(help="smollm2 has trained weights; dense (Qwen3) and moe (Qwen3-MoE) have random ones."),
+    ] = "smollm2",
+    rollout: Annotated[
+        Literal["vllm", "transformers-generate"], typer.Option(help="Engine that samples the tokens.")
+    ] = "vllm",
+    report: Annotated[Path, typer.Option(metavar="FILE", help="Where the HTML report goes.")] = Path(
+        "logdiff-demo.html"
+    ),
+    case: options.CaseDir = None,
+    python: options.Python = None,
+    as_json: options.Json = False,
+) -> None:
+    """See it on real engines: rollout against Transformers on eight prompts, a table and a report."""
+    from logdiff import actions
+    from logdiff.cli.tables import demo_table
+
+    out: Output = ctx.obj
+    with ProgressView() as view:
+        done = actions.demo(
+            model=model, rollout=rollout, report=report, case=case, python=python, on_progress=view, say=view.say
+        )
+    if out.as_json:
+        out.json(done.data)
+    else:
+        out.text(*demo_table(done.data))
+    raise typer.Exit(done.exit_code)
+
+
+def run(
+    ctx: typer.Context,
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="Run file (logdiff-run/1).")],
+    floor: Annotated[
+        Literal["quick", "full"],
+        typer.Option(help="How each side is compared with itself; full also restarts the engines."),
+    ] = "quick",
+    case: options.CaseDir = None,
+    fail_above: options.FailAbove = None,
+    as_json: options.Json = False,
+) -> None:
+    """Capture both engines of a run file live, and measure. A case that was cut off is resumed with --case."""
+    from logdiff import actions
+    from logdiff.cli.tables import measure_table
+
+    out: Output = ctx.obj
+    with ProgressView() as view:
+        done = actions.run(run_file=run_file, case=case, floor=floor, fail_above=fail_above, on_progress=view)
+    if out.as_json:
+        out.json(done.data)
+    else:
+        out.text(*measure_table(done.data))
+    raise typer.Exit(done.exit_code)
+
+
+def env(ctx: typer.Context, python: options.Python = None, as_json: options.Json = False) -> None:
+    """Show versions, devices and variables that decide the numbers, of the interpreter that has the engines."""
+    from logdiff import actions
+    from logdiff.cli.tables import env_table
+
+    out: Output = ctx.obj
+    data = actions.env(python=python).data
+    if out.as_json:
+        out.json(data)
+    else:
+        out.text(*env_table(data))

@@ -1,0 +1,35 @@
+"""`logdiff serve`: the MCP server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from logdiff.cli import options
+
+
+def serve(
+    http: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            metavar="HOST:PORT", help="Serve over HTTP, with a bearer token [default: standard input/output]."
+        ),
+    ] = None,
+    allow_write: Annotated[
+        bool, typer.Option("--allow-write", help="Also offer tools that change engines; this version has none.")
+    ] = False,
+    root: Annotated[
+        Path, typer.Option(metavar="DIR", help="Workspace: the tools touch no path outside it.", show_default=".")
+    ] = Path(),
+    as_json: options.Json = False,
+) -> None:
+    """Serve the tools to coding agents over MCP."""
+    from logdiff.mcp.startup import quick_imports
+
+    with quick_imports():
+        from logdiff.mcp.http import parse_address
+        from logdiff.mcp.server import serve as start
+
+    start(root, parse_address(http) if http else None)

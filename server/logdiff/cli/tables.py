@@ -1,0 +1,141 @@
+"""Results as text and rich tables for a terminal. Everything shown comes from the JSON result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from logdiff.report.wording import as_float, number, percent, visible
+
+PAIRS = {
+    "decode_train": "decode → train",
+    "decode_rescore": "decode → rescore",
+    "rescore_train": "rescore → train",
+}
+ROWS_OF_CHANGES = 60
+
+
+def measure_table(data: dict[str, Any]) -> list[Any]:
+    """Gates that do not hold, the triangle with the floor beneath it, and where the evidence is."""
+    parts: list[Any] = [*_gates(data["gates"]), triangle([("", data)])]
+    if not data["measure"]["tokens"]:
+        parts.append("Nothing comparable: no token has mask 1 and both log-probabilities.")
+    exceeded = (data.get("fail_above") or {}).get("exceeded")
+    if exceeded:
+        limits = data["fail_above"]["limits"]
+        found = ", ".join(f"{k} {number(v)} > {number(limits[k])}" for k, v in exceeded.items())
+        parts.append(f"above the limit: {found}")
+    parts.append(f"case: {data['case']}")
+    return parts
+
+
+def demo_table(data: dict[str, Any]) -> list[Any]:
+    """The demo's table, and what to look at next."""
+    named = [(name, data[name]) for name in ("stock", "aligned") if data.get(name)]
+    title = f"{data['model']}: {data['rollout']} against transformers, same tokens, same weights"
+    table = triangle(named if len(named) > 1 else [("", named[0][1])], title)
+    failed = [part for _, result in named for part in _gates(result["gates"])]
+    return [*failed, table, f"case:   {named[0][1]['case']}", f"report: {data['report']}"]
+
+
+def triangle(results: list[tuple[str, dict[str, Any]]], title: str | None = None) -> Table:
+    """One row per pair of sides: tokens, bit-different, max |d|, mean |d|, mean d, KL; the floor below."""
+    caption = "d = second - first, nats; KL is k3"
+    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
+    table.add_column("pair", no_wrap=True)
+    for heading in ("tokens", "bit-different", "max |d|", "mean |d|", "mean d", "KL"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, result in results:
+        for pair, heading in PAIRS.items():
+            block = (result.get("pairs") or {}).get(pair)
+            label = f"{name} {heading}".strip()
+            if block is None:
+                reason = (result.get("unavailable") or {}).get(pair, "not captured")
+                table.add_row(label, Text(visible(str(reason), 60), style="dim"), "", "", "", "", "")
+            else:
+                table.add_row(label, *_cells(block))
+        floor = result.get("floor") or {}
+        for side, block in (floor.get("by_side") or {}).items():
+            cells = (number(block.get("max_abs")), number(block.get("mean_abs")))
+            different = number(block.get("mismatched_tokens"))
+            table.add_row(Text(f"{name} floor of {side}".strip(), style="dim"), "", different, *cells, "", "")
+    return table
+
+
+def _cells(block: dict[str, Any]) -> list[str]:
+    tokens, different = int(block["tokens"]), int(block["mismatched_tokens"])
+    share = f"{different:,} ({percent(different, tokens)})"
+    return [f"{tokens:,}", share, *(number(block.get(k)) for k in ("max_abs", "mean_abs", "mean", "k3_kl"))]
+
+
+def _gates(gates: list[dict[str, Any]]) -> list[str]:
+    return [f"gate {g['gate']} FAILS: {visible(str(g['detail']))}" for g in gates if g["ok"] is False]
+
+
+def compare_table(data: dict[str, Any]) -> list[Any]:
+    """What changed, one row each."""
+    changed = data["changed"]
+    if not changed:
+        return ["Nothing changed."]
+    table = Table(caption_justify="left")
+    for heading in ("what", "before", "after", "change"):
+        table.add_column(heading, overflow="fold")
+    for entry in changed[:ROWS_OF_CHANGES]:
+        relative = as_float(entry.get("relative"))
+        change = "" if relative is None else f"{100 * relative:+.3g} %"
+        table.add_row(entry["what"], _value(entry["before"]), _value(entry["after"]), change)
+    if len(changed) > ROWS_OF_CHANGES:
+        table.caption = f"{len(changed) - ROWS_OF_CHANGES} more; --json has all"
+    return [table]
+
+
+def query_table(data: dict[str, Any]) -> list[Any]:
+    """The rows of a query."""
+    table = Table(show_lines=False)
+    for column in data["columns"]:
+        table.add_column(visible(str(column), 80), overflow="fold")
+    for row in data["rows"]:
+        table.add_row(*(Text(_value(v)) for v in row))
+    return [table, *(["more rows exist; --limit takes more"] if data["truncated"] else [])]
+
+
+def models_table(data: dict[str, Any]) -> Table:
+    """The catalogue of local models."""
+    rows = data["models"]
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    table = Table()
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(_value(row.get(column)) for column in columns))
+    return table
+
+
+def env_table(data: dict[str, Any]) -> list[Any]:
+    """Facts of an environment, one row each, nested names joined by dots."""
+    table = Table(show_header=False)
+    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for key, value in _flat(data, ""):
+        table.add_row(Text(key), Text(_value(value)))
+    return [table]
+
+
+def _flat(value: Any, prefix: str) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [row for key, inner in value.items() for row in _flat(inner, f"{prefix}.{key}" if prefix else str(key))]
+    return [(prefix, value)] if value is not None and prefix != "format" else []
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return number(value, 6)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_value(v) for v in value)
+    return visible(str(value))

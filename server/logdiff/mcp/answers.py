@@ -1,0 +1,188 @@
+"""From a job's record to a tool's answer."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from mcp.server.mcpserver.exceptions import ToolError
+
+from logdiff.mcp import resources, summaries
+from logdiff.mcp.jobs import Record
+from logdiff.mcp.results import (
+    CaseResult,
+    EnvResult,
+    Facts,
+    JobInfo,
+    JobResult,
+    MeasureResult,
+    NextStep,
+    QueryResult,
+    ReportResult,
+    Result,
+)
+from logdiff.mcp.summaries import clip
+from logdiff.mcp.workspace import Workspace
+
+MAX_RESULT_CHARS = 6000
+"""Longest rows of a query, in characters; the rest is announced as truncated."""
+
+
+def error_text(error: Facts) -> str:
+    """A `logdiff-error/1` error as one text: message, value, way out."""
+    value = "" if error.get("value") is None else f" (value: {clip(error['value'], 500)})"
+    hint = f". Hint: {clip(error['hint'], 800)}" if error.get("hint") else ""
+    return f"{error.get('type')}: {clip(error.get('message'), 1500)}{value}{hint}"
+
+
+def progress_text(progress: Facts | None) -> str:
+    """The last progress event as one short line."""
+    if not progress:
+        return ""
+    of = "" if progress.get("total") is None else f"/{progress['total']}"
+    text = f"{progress['task']}: {progress.get('done')}{of} {progress.get('unit') or ''}".rstrip()
+    return clip(f"{text} {progress.get('message') or ''}".rstrip(), 200)
+
+
+def info(workspace: Workspace, record: Record) -> JobInfo:
+    """A job as the tools show it."""
+    end = record.ended if record.ended is not None else time.time()
+    return JobInfo(
+        job_id=record.job_id,
+        tool=record.tool,
+        state=record.state,
+        case=workspace.relative(record.case) if record.case else "",
+        seconds=round(max(end - record.started, 0.0), 1) if record.state != "interrupted" else 0.0,
+        progress=progress_text(record.progress),
+    )
+
+
+def tool_result(workspace: Workspace, record: Record, detail: str) -> Result:
+    """The tool's own result, or the running job in its place. Raises the error that ended the job."""
+    if record.error is not None:
+        raise ToolError(error_text(record.error))
+    case = workspace.relative(record.case) if record.case else ""
+    if record.data is None:
+        return _pending(record.tool, case, info(workspace, record))
+    finished: Result = _FINISHED[record.tool](workspace, record, record.data, case, detail)
+    return finished
+
+
+def _pending(tool: str, case: str, job: JobInfo) -> Result:
+    fields: Facts = {
+        "summary": f"{tool} is working as job {job.job_id}; its evidence goes to {case or 'the answer'}.",
+        "verdict": "running",
+        "next_steps": summaries.job_steps(job.job_id),
+        "job": job,
+    }
+    kind = _KINDS[tool]
+    pending: Result = kind(**fields) if kind is EnvResult else kind(case=case, **fields)
+    return pending
+
+
+def _measured(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> MeasureResult:
+    verdict = summaries.measure_verdict(data)
+    return MeasureResult(
+        summary=summaries.measure_summary(data, verdict),
+        verdict=verdict,
+        next_steps=summaries.measure_steps(case, verdict),
+        format=data.get("format"),
+        exit_code=record.exit_code,
+        case=case,
+        resources=resources.uris(workspace, Path(record.case)),
+        **summaries.measure_facts(data, detail),
+    )
+
+
+def _imported(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> CaseResult:
+    facts = {k: v for k, v in data.items() if k not in ("format", "case", "files")}
+    return CaseResult(
+        summary=f"Imported into {case}.",
+        verdict="imported",
+        next_steps=summaries.case_steps(case),
+        format=data.get("format"),
+        case=case,
+        facts=facts,
+    )
+
+
+def _queried(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> QueryResult:
+    rows, size = [], 0
+    for row in data.get("rows", []):
+        size += len(str(row))
+        if size > MAX_RESULT_CHARS:
+            break
+        rows.append([clip(v, 300) if isinstance(v, str) else v for v in row])
+    truncated = bool(data.get("truncated")) or len(rows) < len(data.get("rows", []))
+    more = "; more exist: aggregate, or add a where or limit clause" if truncated else ""
+    return QueryResult(
+        summary=f"{len(rows)} rows{more}.",
+        next_steps=[],
+        format=data.get("format"),
+        case=case,
+        columns=data.get("columns", []),
+        rows=rows,
+        truncated=truncated,
+    )
+
+
+def _rendered(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> ReportResult:
+    report = workspace.relative(str(data["report"]))
+    return ReportResult(
+        summary=f"Wrote {report}; open it in a browser.",
+        next_steps=[],
+        case=case,
+        report=report,
+        resources=resources.uris(workspace, Path(record.case)),
+    )
+
+
+def _inspected(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> EnvResult:
+    facts = {k: v for k, v in data.items() if k != "format"}
+    return EnvResult(
+        summary=summaries.env_summary(data),
+        next_steps=[],
+        format=data.get("format"),
+        facts=facts if detail == "full" else summaries.env_facts(facts),
+    )
+
+
+_KINDS: dict[str, Any] = {
+    "logdiff_run": MeasureResult,
+    "logdiff_measure": MeasureResult,
+    "case_import": CaseResult,
+    "case_query": QueryResult,
+    "report_render": ReportResult,
+    "env_inspect": EnvResult,
+}
+_FINISHED: dict[str, Any] = {
+    "logdiff_run": _measured,
+    "logdiff_measure": _measured,
+    "case_import": _imported,
+    "case_query": _queried,
+    "report_render": _rendered,
+    "env_inspect": _inspected,
+}
+
+
+def job_result(workspace: Workspace, record: Record, detail: str) -> JobResult:
+    """State of a job; with its tool's result when it is done."""
+    about = info(workspace, record)
+    steps: list[NextStep] = []
+    result: Facts | None = None
+    verdict: str | None = record.state
+    summary = f"Job {record.job_id} ({record.tool}) is {record.state}"
+    if record.state == "running":
+        summary += f" since {about.seconds:.0f} s. {about.progress}".rstrip()
+        steps = summaries.job_steps(record.job_id)
+    elif record.data is not None:
+        inner = tool_result(workspace, record, detail)
+        summary, verdict, steps = inner.summary, inner.verdict or record.state, inner.next_steps
+        result = inner.model_dump(mode="json", exclude={"summary", "verdict", "next_steps", "job"}, exclude_none=True)
+    elif record.state == "interrupted":
+        summary += ": the server ended while it ran. Call the tool again with the same case to resume."
+        steps = summaries.resume_steps(record.tool, about.case, record.arguments, workspace.relative)
+    elif record.error is not None:
+        summary += f": {error_text(record.error)}"
+    return JobResult(summary=summary, verdict=verdict, next_steps=steps, job=about, result=result, error=record.error)
