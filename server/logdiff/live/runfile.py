@@ -81,6 +81,13 @@ class Score(_Strict):
     micro_batch_size: int = Field(default=8, ge=1, le=100_000)
 
 
+class Update(_Strict):
+    """The small real update between two steps: its learning rate and seed."""
+
+    lr: float = Field(default=1e-3, gt=0.0, le=1.0)
+    seed: int = Field(default=0, ge=0)
+
+
 class _Side(_Strict):
     args: dict[str, Any] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
@@ -115,6 +122,7 @@ class RunFile(_Strict):
     rollout: RolloutSide
     train: TrainSide
     steps: int = Field(default=1, ge=1, le=1000)
+    update: Update = Field(default_factory=Update)
     align: dict[str, Any] = Field(default_factory=dict)
 
     _base: Path = PrivateAttr(default_factory=Path.cwd)
@@ -148,6 +156,12 @@ class RunFile(_Strict):
                 "aligned operators are not part of this version",
                 value=f"align: {run.align}",
                 hint="remove `align` or leave it empty",
+            )
+        if run.steps > 1 and run.rollout.engine == "vllm-http":
+            raise InputError(
+                "the weights of a running server can't be updated from here",
+                value=f"steps: {run.steps}",
+                hint="use engine vllm, or steps: 1",
             )
         return run._resolved(Path(base) if base is not None else Path.cwd())
 
@@ -260,14 +274,14 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
+            event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(None, None, "aliases are not accepted", event.start_mark)
-        return super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is not text", key_node.start_mark)
             if key in seen:

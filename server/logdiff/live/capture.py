@@ -1,0 +1,225 @@
+"""Which tasks capture one step of each side, and where their files lie in the case."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from logdiff.errors import EngineError, EvidenceError
+from logdiff.live.prompts import random_prompts, sample_ids, text_prompts, token_id_prompts
+from logdiff.live.session import Outcome, Session
+
+PROMPTS = "captures/prompts.safetensors"
+SCORES_ITSELF = "engine transformers scores whole sequences: its rollout values are prefill values already"
+MAX_TEXT_TOKENS = 200_000
+
+
+def generated(step: int) -> str:
+    """The rollout's tokens and log-probabilities."""
+    return f"captures/step{step}/generate.safetensors"
+
+
+def rescored(step: int) -> str:
+    """The rollout engine's prefill log-probabilities of the same tokens."""
+    return f"captures/step{step}/rescore.safetensors"
+
+
+def scored(step: int) -> str:
+    """The train side's log-probabilities of the same tokens."""
+    return f"captures/step{step}/score.safetensors"
+
+
+def scoring(sampling: dict[str, Any]) -> dict[str, Any]:
+    """How given tokens are scored: greedy sampling (temperature 0) scores at temperature 1."""
+    return {**sampling, "temperature": sampling["temperature"] or 1.0}
+
+
+def capture_prompts(session: Session) -> Path:
+    """Write the prompts of the run, tokenising text beside the model."""
+    from logdiff.case.sequences import build_sequences, read_sequences, write_sequences
+    from logdiff.live.models import vocabulary
+
+    prompts, path = session.run.prompts, session.case.path / PROMPTS
+    done = session.case.recorded_outputs("prompts")
+    if done is not None:
+        return path
+    folder = session.models["rollout"] or session.models["train"]
+    assert folder is not None
+    if prompts.text is not None:
+        texts = text_prompts(Path(prompts.text))
+        side = "rollout" if session.run.rollout.engine != "transformers" else "train"
+        task = {"task": "tokenize", "texts": texts, "chat": prompts.chat}
+        raw = "captures/tokenized.safetensors"
+        outcome = session.do("tokenize", side, session.spec(side), task, output=raw)
+        tokens = read_sequences(outcome.file)
+        ids = [tokens.prompt(i).tolist() for i in range(len(tokens.sample_ids))]
+        empty = next((i for i, p in enumerate(ids) if not p), None)
+        if len(ids) != len(texts) or empty is not None:
+            raise EngineError(
+                "the tokenizer left a prompt without tokens", value=texts[empty or 0][:80], hint="remove that line"
+            )
+    elif prompts.token_ids is not None:
+        ids = token_id_prompts(Path(prompts.token_ids), vocabulary(folder))
+    else:
+        assert prompts.random is not None
+        ids = random_prompts(prompts.random, vocabulary(folder))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_sequences(path, build_sequences(sample_ids(len(ids)), ids))
+    session.case.record_outputs("prompts", [path])
+    return path
+
+
+def capture_rollout(session: Session, step: int, prompts: Path) -> Outcome:
+    """Sample, describe and checksum the rollout side, then rescore.
+
+    Returns:
+        the outcome of the rescore: its file, or why there is none.
+    """
+    run, sampling = session.run, session.run.sampling.request()
+    spec = session.spec("rollout")
+    if run.rollout.engine == "transformers":
+        return _capture_scoring_rollout(session, step, prompts)
+    key = f"step{step}/rollout"
+    output = session.do(
+        f"{key}/generate",
+        "rollout",
+        spec,
+        {"task": "generate", "input": str(prompts), "sampling": sampling},
+        output=generated(step),
+        inputs=[prompts],
+        step=step,
+    ).file
+    _check_samples(output, prompts)
+    describe(session, "rollout", step)
+    return session.do(
+        f"{key}/rescore",
+        "rollout",
+        spec,
+        {"task": "rescore", "input": str(output), "sampling": scoring(sampling), "batch": None, "order": "given"},
+        output=rescored(step),
+        inputs=[output],
+        step=step,
+    )
+
+
+def _capture_scoring_rollout(session: Session, step: int, prompts: Path) -> Outcome:
+    """Engine transformers as rollout: tokens by KV-cache decoding, log-probabilities by scoring them."""
+    sampling, spec = session.run.sampling.request(), session.spec("rollout")
+    sampler = replace(spec, engine="transformers-generate", score={})
+    tokens = session.do(
+        f"step{step}/rollout/sample",
+        "sampler",
+        sampler,
+        {"task": "generate", "input": str(prompts), "sampling": sampling},
+        output=f"captures/step{step}/sample.safetensors",
+        inputs=[prompts],
+        step=step,
+    ).file
+    _check_samples(tokens, prompts)
+    if session.run.steps == 1:
+        session.close("sampler")
+    session.do(
+        f"step{step}/rollout/generate",
+        "rollout",
+        spec,
+        score_task(tokens, sampling, spec.score),
+        output=generated(step),
+        inputs=[tokens],
+        step=step,
+    )
+    describe(session, "rollout", step)
+    return Outcome(None, reason=SCORES_ITSELF)
+
+
+def capture_train(session: Session, step: int) -> Path:
+    """Score the rollout's tokens, checksum and describe the train side; token texts at the first step."""
+    spec, tokens = session.spec("train"), session.case.path / generated(step)
+    path = session.do(
+        f"step{step}/train/score",
+        "train",
+        spec,
+        score_task(tokens, session.run.sampling.request(), spec.score),
+        output=scored(step),
+        inputs=[tokens],
+        step=step,
+    ).file
+    describe(session, "train", step)
+    if step == 0:
+        _token_texts(session, tokens)
+    return path
+
+
+def score_task(tokens: Path, sampling: dict[str, Any], score: dict[str, Any], order: str = "given") -> dict[str, Any]:
+    """A `score` task of the runner protocol."""
+    return {"task": "score", "input": str(tokens), "sampling": scoring(sampling), "score": score, "order": order}
+
+
+def describe(session: Session, side: str, step: int) -> None:
+    """Weights of this step and, once, the fingerprint."""
+    spec = session.spec(side)
+    if step == 0:
+        session.do(
+            f"step{step}/{side}/fingerprint",
+            side,
+            spec,
+            {"task": "fingerprint"},
+            output=f"sides/{side}/fingerprint.json",
+            step=step,
+        )
+    session.do(
+        f"step{step}/{side}/weights",
+        side,
+        spec,
+        {"task": "weights"},
+        output=f"sides/{side}/weights-step{step}.json",
+        step=step,
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A document that a runner wrote. Raises `EngineError` where it is none."""
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise EngineError(f"a runner left no JSON: {error}", value=str(path), hint="see its log") from None
+    if not isinstance(data, dict):
+        raise EngineError("a runner left something else than an object", value=str(path), hint="see its log")
+    return data
+
+
+def _check_samples(path: Path, prompts: Path) -> None:
+    from logdiff.case.sequences import read_sequences
+
+    given, got = read_sequences(prompts), read_sequences(path)
+    same = given.sample_ids == got.sample_ids and given.prompt_ids.tolist() == got.prompt_ids.tolist()
+    if not same or given.prompt_offsets.tolist() != got.prompt_offsets.tolist():
+        raise EngineError("the rollout engine answered other prompts", value=str(path), hint="see its log")
+    if got.tokens == 0:
+        raise EvidenceError(
+            "the rollout made no token", value=str(path), hint="raise max_tokens, or set sampling.ignore_eos: true"
+        )
+
+
+def _token_texts(session: Session, tokens: Path) -> None:
+    """Texts of the first samples' tokens, for reports; a model without a tokenizer has none."""
+    from logdiff.case.sequences import read_sequences
+
+    sequences = read_sequences(tokens)
+    ids: list[list[int]] = []
+    total = 0
+    for i in range(len(sequences.sample_ids)):
+        one = sequences.response(i).tolist()
+        total += len(one)
+        if total > MAX_TEXT_TOKENS:
+            break
+        ids.append(one)
+    session.do(
+        "step0/rollout/text",
+        "train",
+        session.spec("train"),
+        {"task": "decode_text", "ids": ids},
+        output="sides/rollout/token_text.json",
+        inputs=[tokens],
+    )

@@ -1,0 +1,74 @@
+"""What an interpreter can tell and do without an engine: its environment, and small local models."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from logdiff.errors import EngineError
+from logdiff.target import OnProgress, Timeouts
+from logdiff.target.engine import TaskResult
+from logdiff.target.local import LocalRunner
+
+
+def environment(python: str | None = None, *, timeouts: Timeouts | None = None) -> dict[str, Any]:
+    """The `logdiff-env/1` of an interpreter (default: the running one). Raises `InputError` where it can't be run."""
+    found = _task({"task": "environment"}, python, None, timeouts, None).data
+    return {"format": "logdiff-env/1", **found}
+
+
+def list_models(python: str | None = None) -> list[dict[str, Any]]:
+    """The small local models that `build_model` can make, as the interpreter's `logdiff_kernels` lists them."""
+    models = _task({"task": "list_models"}, python, None, None, None).data.get("models")
+    if not isinstance(models, list):
+        raise EngineError("the runner listed no models", value=models, hint="is another logdiff in that environment?")
+    return models
+
+
+def build_model(
+    name: str,
+    python: str | None = None,
+    on_progress: OnProgress | None = None,
+    *,
+    output: Path | None = None,
+    cancel: threading.Event | None = None,
+) -> Path:
+    """Build or find a small model and return its folder.
+
+    Args:
+        name: as `list_models` gives it.
+        python: interpreter with torch and transformers; default: the running one.
+        on_progress: called from this thread.
+        output: folder to build in; default: the cache.
+        cancel: set from another thread to give up.
+
+    Raises:
+        InputError: no such model.
+        EngineError: a package that the builder needs is missing or fails.
+    """
+    task = {"task": "build_model", "name": name}
+    if output is not None:
+        task["output"] = str(output.absolute())
+    result = _task(task, python, on_progress, None, cancel)
+    path = result.data.get("path")
+    if not isinstance(path, str):
+        raise EngineError("the runner named no model folder", value=path, hint="is another logdiff there?")
+    return Path(path)
+
+
+def _task(
+    task: dict[str, Any],
+    python: str | None,
+    on_progress: OnProgress | None,
+    timeouts: Timeouts | None,
+    cancel: threading.Event | None,
+) -> TaskResult:
+    with tempfile.TemporaryDirectory(prefix="logdiff-") as folder:
+        log = Path(folder) / "runner.log"
+        runner = LocalRunner.start(None, log=log, python=python, timeouts=timeouts, cancel=cancel)
+        try:
+            return runner.run(task, on_progress)
+        finally:
+            runner.close()
