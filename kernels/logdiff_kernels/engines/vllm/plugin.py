@@ -1,0 +1,31 @@
+"""The `vllm.general_plugins` entry point: inert unless the environment of a logdiff run says otherwise.
+
+vLLM calls `register` in every process it starts (client, engine core, workers), before the model is built.
+"""
+
+from __future__ import annotations
+
+import os
+
+HOOKS = "LOGDIFF_HOOKS"
+"""Environment variable that, set to 1, gives every worker the method through which the adapter asks it things."""
+
+METHOD = "logdiff_call"
+"""Name of that method, for `collective_rpc`."""
+
+
+def register() -> None:
+    """Import the run's `modules` and, for a logdiff run, add `logdiff_call` to vLLM's workers. May be called often.
+
+    Raises:
+        InputError: a module that fails on import; vLLM then does not start.
+    """
+    from logdiff_kernels.modules import load_from_environment
+
+    load_from_environment()
+    if os.environ.get(HOOKS) == "1":
+        from vllm.v1.worker.worker_base import WorkerBase
+
+        from logdiff_kernels.engines.vllm.worker import call
+
+        setattr(WorkerBase, METHOD, call)

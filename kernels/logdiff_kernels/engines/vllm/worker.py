@@ -1,0 +1,105 @@
+"""What runs inside a vLLM worker on the adapter's request.
+
+One method, JSON text in, JSON text and bytes out, so that no serialiser setting of vLLM matters. Observers are
+installed for one task on the idle engine and taken away after it; outside of that the engine is stock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from logdiff_kernels.engines.vllm.observers import Observers
+from logdiff_kernels.errors import RunnerError, UnsupportedError
+from logdiff_kernels.protocol import plain
+
+_OPERATIONS: dict[str, Callable[[Any, dict[str, Any]], tuple[Any, bytes]]] = {}
+
+
+def call(worker: Any, operation: str, payload: str) -> list[Any]:
+    """Do `operation` in this worker.
+
+    Args:
+        worker: the vLLM worker (`self` of the method that `plugin.register` adds).
+        operation: one of this module's operations.
+        payload: a JSON object.
+
+    Returns:
+        [JSON text, bytes]: {"rank", "value"} or {"rank", "error": {type, message, value, hint}}, and a binary part.
+    """
+    try:
+        value, blob = _OPERATIONS[operation](worker, json.loads(payload))
+        document = {"rank": int(worker.rank), "value": value}
+    except RunnerError as error:
+        document, blob = {"rank": int(worker.rank), "error": error.as_dict()}, b""
+    return [json.dumps(plain(document)), blob]
+
+
+def _operation(function: Callable[[Any, dict[str, Any]], tuple[Any, bytes]]) -> Callable[..., tuple[Any, bytes]]:
+    _OPERATIONS[function.__name__.removeprefix("_")] = function
+    return function
+
+
+def runner_of(worker: Any) -> Any:
+    """The V1 model runner of a worker.
+
+    Raises:
+        UnsupportedError: vLLM chose its model runner V2, whose sampler these observers do not know.
+    """
+    runner = worker.model_runner
+    if getattr(worker, "use_v2_model_runner", False):
+        raise UnsupportedError(
+            "this vLLM runs its model runner V2, which the observers do not know",
+            value=type(runner).__name__,
+            hint="set VLLM_USE_V2_MODEL_RUNNER=0 in the side's env",
+        )
+    return runner
+
+
+@_operation
+def _observe(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
+    """Install the observers that the payload names, on the idle engine; see `Observers.install`."""
+    runner = runner_of(worker)
+    current = getattr(runner, "logdiff_observers", None)
+    if current is not None:
+        current.remove()
+    runner.logdiff_observers = Observers(runner)
+    return runner.logdiff_observers.install(**payload), b""
+
+
+@_operation
+def _release(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
+    """Take the observers away and hand over what they saw."""
+    runner = runner_of(worker)
+    current = getattr(runner, "logdiff_observers", None)
+    if current is None:
+        return {}, b""
+    runner.logdiff_observers = None
+    current.remove()
+    collected: tuple[dict[str, Any], bytes] = current.collected()
+    return collected if worker.rank == 0 else ({}, b"")
+
+
+@_operation
+def _weights(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
+    """Checksums of this rank's part of the weights; see `checksums.rank_checksums`."""
+    from logdiff_kernels.engines.vllm.checksums import rank_checksums
+
+    return rank_checksums(worker, payload["names"]), b""
+
+
+@_operation
+def _prepare_reload(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
+    """Make a second load pack what the first one packed; see `reloading.prepare`."""
+    from logdiff_kernels.engines.vllm.reloading import prepare
+
+    return prepare(worker), b""
+
+
+@_operation
+def _describe(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
+    """Facts that only a worker knows; see `fingerprint.worker_facts`."""
+    from logdiff_kernels.engines.vllm.fingerprint import worker_facts
+
+    return worker_facts(worker), b""
