@@ -90,17 +90,17 @@ def pair_rows(measure: dict[str, Any], profile: Profile | None) -> list[PairRow]
     """The triangle: a row per pair, from `logdiff-measure/1`, else from the report's own pass over the tokens."""
     rows = []
     pairs = measure.get("pairs")
-    pairs = pairs if isinstance(pairs, dict) else {}
     for name, title in PAIR_TITLES.items():
-        block = pairs.get(name)
-        if block is None and name == "decode_train":
-            block = measure.get("measure")
-        if isinstance(block, dict) and isinstance(block.get("tokens"), int):
-            rows.append(PairRow(name, title, block, "" if block["tokens"] else _reason(measure, name)))
-        elif not measure and profile is not None and profile.pairs[name].tokens:
-            rows.append(PairRow(name, title, block_of(profile.pairs[name])))
+        block = pairs.get(name) if isinstance(pairs, dict) else None
+        if not measure and profile is not None and profile.pairs[name].tokens:
+            block = block_of(profile.pairs[name])
+        tokens = block.get("tokens") if isinstance(block, dict) else None
+        if isinstance(block, dict) and isinstance(tokens, int) and tokens > 0:
+            rows.append(PairRow(name, title, block))
         else:
-            rows.append(PairRow(name, title, {}, _reason(measure, name)))
+            missing = block.get("missing") if isinstance(block, dict) else None
+            reason = f"no token compared, {number(missing)} without a value" if missing else _reason(measure, name)
+            rows.append(PairRow(name, title, {}, reason))
     return rows
 
 
