@@ -29,6 +29,9 @@ from logdiff_kernels.protocol import Events, Request, check_task
 CLOSE_SECONDS = 20.0
 """How long a clean end may take after SIGTERM or end of file before everything is killed."""
 
+BUSY_SECONDS = 1.0
+"""How long a task in work may go on after the end of standard input."""
+
 
 class _Terminated(BaseException):
     """SIGTERM arrived. Not an `Exception`, so that no engine swallows it."""
@@ -51,9 +54,11 @@ class _Stdin(threading.Thread):
                         self.lines.put(line)
             except OSError:
                 pass  # a closed terminal or socket: the same as its end
-        if self.idle.is_set() and self.lines.empty():
-            self.lines.put(None)
-            time.sleep(CLOSE_SECONDS)
+        while not self.lines.empty():  # nobody waits for the results of these any more
+            self.lines.get_nowait()
+        self.lines.put(None)
+        if self.idle.wait(BUSY_SECONDS):
+            time.sleep(CLOSE_SECONDS)  # the main thread ends the process before this is over
         kill_descendants()
         os._exit(9)
 

@@ -42,7 +42,7 @@ ENVIRONMENT = (
 )
 """Variables that can change numbers or dispatch: names or prefixes. Nothing else of the environment is read."""
 
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_KEY|PRIVATE|AUTH", re.IGNORECASE)
+_SECRET = re.compile(r"TOKEN(?!S|IZ)|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_KEY|PRIVATE|AUTH", re.IGNORECASE)
 _PACKAGES = re.compile(
     r"^(torch|torch[-_]npu|torchvision|transformers|tokenizers|safetensors|accelerate|peft|numpy|triton.*|vllm.*|"
     r"flash[-_]attn.*|flashinfer.*|xformers|sglang|verl|megatron.*|mindspeed.*|batch[-_]invariant.*|deepspeed|"
@@ -106,7 +106,7 @@ def cpu() -> dict[str, Any]:
         if key.strip() in ("model name", "flags", "Features", "CPU part", "CPU implementer")
     }
     flags = (fields.get("flags") or fields.get("Features") or "").split()
-    vector = [f for f in flags if re.match(r"^(sse4_2|avx|fma|amx|bf16|f16c|asimd|sve|sme|i8mm|fphp)", f)]
+    vector = [f for f in flags if re.match(r"^(sse4_2|avx|fma|amx|bf16|f16c|asimd|sve|sme\d*$|i8mm|fphp)", f)]
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "model": fields.get("model name") or fields.get("CPU part"),

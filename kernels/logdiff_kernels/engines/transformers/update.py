@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from logdiff_kernels.engines.base import Progress
-from logdiff_kernels.engines.transformers.layout import micro_batches
+from logdiff_kernels.engines.transformers.head import keeps_positions
+from logdiff_kernels.engines.transformers.layout import MicroBatch, micro_batches
 from logdiff_kernels.engines.transformers.settings import Score
 from logdiff_kernels.errors import EngineError, InputError
 
@@ -67,22 +68,8 @@ def policy_gradient_step(
             parameter.requires_grad_(True)
         with torch.enable_grad():
             for batch in micro_batches(sequences, wanted, Score(micro_batch_size=micro_batch_size), filler):
-                assert batch.attention_mask is not None
-                logits = model(
-                    input_ids=batch.input_ids.to(model.device),
-                    attention_mask=batch.attention_mask.to(model.device),
-                    position_ids=batch.position_ids.to(model.device),
-                    use_cache=False,
-                ).logits
-                loss = logits.new_zeros((), dtype=torch.float32)
-                for sample, row, first in batch.places:
-                    skip = 0 if len(prompts[sample]) else 1
-                    start = first + max(len(prompts[sample]) - 1, 0)
-                    tokens = torch.tensor(responses[sample][skip:], device=logits.device)
-                    logp = torch.log_softmax(logits[row, start : start + len(tokens)].float(), dim=-1)
-                    picked = logp.gather(-1, tokens.unsqueeze(-1)).sum()
-                    loss = loss - float(advantages[sample]) * picked / total
-                    done += len(responses[sample])
+                loss = _loss(model, batch, prompts, responses, advantages) / total
+                done += sum(len(responses[sample]) for sample, _, _ in batch.places)
                 loss.backward()
                 loss_sum += float(loss.detach())
                 progress(done, total, "token")
@@ -105,6 +92,39 @@ def policy_gradient_step(
         "changed": changed,
         "parameters": sum(p.numel() for p in trainable),
     }
+
+
+def _loss(
+    model: Any,
+    batch: MicroBatch,
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    advantages: Any,
+) -> torch.Tensor:
+    """-sum(A log p) over the response tokens of one micro-batch, in fp32; logits of those positions only."""
+    assert batch.attention_mask is not None
+    device = model.device
+    spans = []
+    for sample, row, first in batch.places:
+        skip = 0 if len(prompts[sample]) else 1
+        tokens = torch.tensor(responses[sample][skip:], dtype=torch.int64, device=device)
+        spans.append((sample, row, first + max(len(prompts[sample]) - 1, 0), tokens))
+    begin = min(start for _, _, start, _ in spans)
+    end = max(start + len(tokens) for _, _, start, tokens in spans)
+    keep = {"logits_to_keep": torch.arange(begin, end, device=device)} if keeps_positions(model) else {}
+    logits = model(
+        input_ids=batch.input_ids.to(device),
+        attention_mask=batch.attention_mask.to(device),
+        position_ids=batch.position_ids.to(device),
+        use_cache=False,
+        **keep,
+    ).logits
+    offset = begin if logits.shape[1] == end - begin else 0
+    loss = logits.new_zeros((), dtype=torch.float32)
+    for sample, row, start, tokens in spans:
+        logp = torch.log_softmax(logits[row, start - offset : start - offset + len(tokens)].float(), dim=-1)
+        loss = loss - float(advantages[sample]) * logp.gather(-1, tokens.unsqueeze(-1)).sum()
+    return loss
 
 
 def _step(parameters: list[Any], lr: float) -> int:
