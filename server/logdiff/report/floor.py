@@ -35,13 +35,16 @@ class FloorRow:
 class Floor:
     """`reference`: the largest of each figure, what a difference is held against, None without a floor; `rows`: axes.
 
-    `left_out` axes beyond `ROW_LIMIT` are in no row; `empty` names the axes without a compared token.
+    `left_out` axes beyond `ROW_LIMIT` are in no row; `empty` names the axes without a compared token, `skipped` those
+    that were not measured, with the reason; `measured_on` says in words on which tokens, "" if unknown.
     """
 
     reference: FloorRow | None
     rows: list[FloorRow]
     left_out: int
     empty: list[str]
+    skipped: list[tuple[str, str]]
+    measured_on: str
 
 
 def _count(value: Any) -> int | None:
@@ -55,7 +58,7 @@ def _row(name: str, block: dict[str, Any]) -> FloorRow:
 
 def _name(axis: dict[str, Any]) -> str:
     value = axis.get("value")
-    setting = "" if value is None or value is True else f" {value}"
+    setting = "" if value is None or value is True or value == "same" else f" {value}"
     return visible(f"{axis.get('side', '?')}: {axis.get('axis', '?')}{setting}", 60)
 
 
@@ -71,4 +74,22 @@ def read_floor(floor: dict[str, Any]) -> Floor:
         [_row(_name(axis), axis) for axis in measured[:ROW_LIMIT]],
         max(0, len(measured) - ROW_LIMIT),
         [visible(str(name), 80) for name in empty[:ROW_LIMIT]] if isinstance(empty, list) else [],
+        _skipped(floor.get("skipped")),
+        _measured_on(floor.get("measured_on")),
     )
+
+
+def _skipped(value: Any) -> list[tuple[str, str]]:
+    rows = [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+    return [(_name(row), str(row.get("reason") or "no reason given")) for row in rows[:ROW_LIMIT]]
+
+
+def _measured_on(value: Any) -> str:
+    if not isinstance(value, dict):
+        return ""
+    keys = ("samples", "of_samples", "tokens", "of_tokens")
+    counts = [_count(value.get(key)) for key in keys]
+    if None in counts:
+        return ""
+    samples, of_samples, tokens, of_tokens = (f"{count:,}" for count in counts)
+    return f"measured on {samples} of {of_samples} samples, {tokens} of {of_tokens} tokens of the first step"

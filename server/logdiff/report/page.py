@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import shlex
 import threading
 from importlib.resources import files as package_files
 from pathlib import Path
@@ -20,6 +19,7 @@ from logdiff.report.files import CaseFiles, read_files
 from logdiff.report.floor import read_floor
 from logdiff.report.plots import plots
 from logdiff.report.profile import Profile, profile
+from logdiff.report.repeat import repeat
 from logdiff.report.sides import side_table
 from logdiff.report.strips import LEVELS, strip, token_text
 from logdiff.report.summary import COLUMNS, PairRow, failed_gates, main_row, pair_rows, sentence, statistics
@@ -68,12 +68,17 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
         "floor": floor,
         "before": before,
         "sides": side_table(files.fingerprints),
-        "commands": commands(case.path, output, files),
+        "commands": repeat(case.path, output, files, PAIRS[_main_name(rows, tokens)]),
         "version": __version__,
         **_token_context(files, tokens),
     }
     write_atomic(output, _html(context).encode("utf-8"))
     return {"html": output, "png": saved}
+
+
+def _main_name(rows: list[PairRow], tokens: Profile | None) -> str:
+    row = main_row(rows)
+    return row.name if row is not None else (tokens.main if tokens is not None else None) or "decode_train"
 
 
 def _state(rows: list[PairRow], files: CaseFiles) -> str:
@@ -133,31 +138,6 @@ def _detail(value: Any) -> str:
     from logdiff.jsonio import dumps
 
     return "" if value is None else value if isinstance(value, str) else dumps(value)
-
-
-def commands(path: Path, output: Path, files: CaseFiles) -> list[tuple[str, str]]:
-    """What was asked, and how to see it again: (why, command)."""
-    case = shlex.quote(visible(str(path)))
-    result = []
-    inputs = files.manifest.get("inputs")
-    inputs = inputs if isinstance(inputs, dict) else {}
-    kind = files.manifest.get("kind")
-    command = inputs.get("command")
-    if isinstance(command, list) and command and all(isinstance(part, str) for part in command):
-        result.append(("Make the evidence again", shlex.join([visible(part) for part in command])))
-    elif isinstance(command, str) and command:
-        result.append(("Make the evidence again", visible(command)))
-    elif kind == "run" and isinstance(inputs.get("run_file"), str):
-        result.append(("Capture both sides again", f"logdiff run {shlex.quote(visible(inputs['run_file']))}"))
-    elif kind == "demo":
-        result.append(("Capture both sides again", "logdiff demo"))
-    elif isinstance(inputs.get("paths"), list):
-        paths = " ".join(shlex.quote(visible(str(p))) for p in inputs["paths"][:20])
-        result.append(("Measure the same files again", f"logdiff measure {paths}"))
-    result.append(("Write this page again", f"logdiff report {case} -o {shlex.quote(visible(str(output)))}"))
-    query = "select sample_id, position, side, token_id, logprob from tokens order by logprob limit 20"
-    result.append(("Ask the token table", f'logdiff query {case} "{query}"'))
-    return result
 
 
 def draw(figures: list[Plot], png_dir: Path | None) -> tuple[list[dict[str, Any]], list[Path]]:

@@ -14,7 +14,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True)
 class SideRow:
-    """One dotted key with the value of each side as text; `kind` is equal, different, rollout only or train only."""
+    """One dotted key with the value of each side as text; `kind`: equal, different or single (known on one at most)."""
 
     key: str
     rollout: str
@@ -53,20 +53,17 @@ def _text(value: Any) -> str:
 def side_table(fingerprints: dict[str, dict[str, Any]]) -> SideTable:
     """Rows over the keys of both fingerprints, in the order in which they stand there."""
     flat = {side: flatten(fingerprints.get(side, {})) for side in ("rollout", "train")}
-    both = bool(flat["rollout"] and flat["train"])
     keys = [k for k in [*flat["rollout"], *(k for k in flat["train"] if k not in flat["rollout"])] if k != "format"]
     groups: dict[str, list[SideRow]] = {"different": [], "single": [], "equal": []}
     left_out = 0
     for key in keys:
         left, right = (flat[side].get(key, _ABSENT) for side in ("rollout", "train"))
-        if both and left is not _ABSENT and right is not _ABSENT:
-            kind = "equal" if type(left) is type(right) and left == right else "different"
-            group = kind
+        if any(value is _ABSENT or value is None for value in (left, right)):  # null is unknown, not a value
+            kind = "single"
         else:
-            kind = "train only" if left is _ABSENT else "rollout only"
-            group = "single"
-        if len(groups[group]) >= ROW_LIMIT:
+            kind = "equal" if type(left) is type(right) and left == right else "different"
+        if len(groups[kind]) >= ROW_LIMIT:
             left_out += 1
             continue
-        groups[group].append(SideRow(visible(key, 120), _text(left), _text(right), kind))
+        groups[kind].append(SideRow(visible(key, 120), _text(left), _text(right), kind))
     return SideTable(groups["different"], groups["single"], groups["equal"], left_out)

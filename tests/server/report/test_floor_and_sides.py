@@ -42,7 +42,7 @@ def test_sides_are_split_into_differing_equal_and_one_sided_keys() -> None:
         }
     )
     assert [(r.key, r.rollout, r.train) for r in shown.differing] == [("config.dtype", "bfloat16", "float32")]
-    assert [(r.key, r.kind) for r in shown.single] == [("config.block_size", "rollout only")]
+    assert [(r.key, r.kind) for r in shown.single] == [("config.block_size", "single")]
     assert [r.key for r in shown.equal] == ["packages.torch"]
 
 
@@ -63,3 +63,25 @@ def test_deep_objects_are_flattened_only_so_far() -> None:
         deep = {"x": deep}
     (key,) = flatten(deep)
     assert key == "x.x.x.x.x.x"
+
+
+def test_a_null_is_unknown_and_no_difference() -> None:
+    shown = side_table({"rollout": {"seed": 7, "mode": None}, "train": {"seed": None, "mode": None}})
+    assert shown.differing == shown.equal == []
+    assert [(r.key, r.rollout, r.train) for r in shown.single] == [
+        ("seed", "7", "unknown"),
+        ("mode", "unknown", "unknown"),
+    ]
+
+
+def test_axes_that_were_not_measured_keep_their_reason() -> None:
+    skipped = [{"side": "rollout", "axis": "restart", "value": "same", "reason": "a running server"}]
+    floor = read_floor({**floor_summary([_axis("train", "batch", 1, 0.5)]), "skipped": skipped})
+    assert floor.skipped == [("rollout: restart", "a running server")]
+
+
+def test_the_floor_says_which_share_of_the_tokens_it_was_measured_on() -> None:
+    part = {"samples": 3, "of_samples": 8, "tokens": 4000, "of_tokens": 12000, "budget": 4096}
+    assert read_floor({"measured_on": part}).measured_on.startswith(
+        "measured on 3 of 8 samples, 4,000 of 12,000 tokens"
+    )

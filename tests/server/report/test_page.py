@@ -79,7 +79,7 @@ def test_page_has_every_part_of_a_measured_run(make_case: MakeCase, tmp_path: Pa
         _samples(),
         kind="run",
         name="a run",
-        inputs={"run_file": "run.yaml"},
+        inputs={"run": {"model": "tiny"}},
         meta={"model": "tiny", "temperature": 1.0},
         fingerprints={"rollout": FINGERPRINT, "train": train},
         token_text={i: f"word{i}" for i in range(50)},
@@ -174,7 +174,7 @@ def test_hostile_text_is_shown_as_text_wherever_it_comes_from(make_case: MakeCas
     case = make_case(
         samples,
         name=printable(everything),
-        inputs={"run_file": printable(everything)},
+        inputs=printable({"run": {"model": everything}}),
         kind="run",
         meta=printable({"model": everything, "rollout": {"engine": everything}}),
         fingerprints=printable({"rollout": {everything: everything}, "train": {everything: "x"}}),
