@@ -6,10 +6,10 @@ Heavy packages are imported by the functions that need them, so that this module
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from logdiff.errors import CaseError, InputError
 
@@ -87,7 +87,7 @@ def _measure_files(
     limits: dict[str, float] | None,
     on_progress: OnProgress | None,
 ) -> Done:
-    from logdiff.case import read_pairs
+    from logdiff.case.readers import read_pairs
     from logdiff.measure import measure as run_measure
 
     meta, batches = read_pairs(paths)
@@ -203,7 +203,7 @@ def report(
     with ExitStack() as stack:
         opened = stack.enter_context(Case.open(case))
         earlier = stack.enter_context(Case.open(before)) if before is not None else None
-        target = Path(output) if output is not None else opened.path / "report.html"
+        target = Path(output).resolve() if output is not None else opened.path / "report.html"
         written = render(opened, target, png, earlier)
         plots = [str(p) for p in written["png"]]
         return Done({"format": "logdiff-report/1", "case": str(opened.path), "report": str(target), "plots": plots})
@@ -218,26 +218,30 @@ def import_(
     on_progress: OnProgress | None = None,
 ) -> Done:
     """Read foreign records into a new case (`logdiff-case/1`: its manifest and where it is)."""
-    from logdiff.case import import_case
+    from logdiff.case.importing import import_case
+    from logdiff.target.engine import Progress
 
-    with import_case(format, paths, case, mapping or {}) as made:
-        return Done({"case": str(made.path), **made.manifest.as_dict()})
+    def told(tokens: int) -> None:
+        if on_progress is not None:
+            on_progress(Progress("import", tokens, None, "tokens"))
+
+    with import_case(format, paths, case, mapping, on_tokens=told) as made:
+        manifest = made.manifest.as_dict()
+        return Done({"format": manifest.pop("format"), "case": str(made.path), **manifest})
 
 
 def query(*, case: PathLike, sql: str, limit: int = 1000, on_progress: OnProgress | None = None) -> Done:
     """Read-only SQL over a case (`logdiff-query/1`)."""
-    from logdiff.case import Case
-    from logdiff.case import query as run_query
+    from logdiff.case.query import query as run_query
 
-    with Case.open(case, verify=False) as opened:
-        return Done(run_query(opened, sql, max_rows=limit))
+    return Done(run_query(case, sql, limit_rows=limit))
 
 
 def run(
     *,
     run_file: PathLike,
-    case: PathLike | None = None,
-    floor: str = "quick",
+    case: str | Path | None = None,
+    floor: Literal["quick", "full"] | None = "quick",
     fail_above: str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Done:
@@ -248,7 +252,94 @@ def run(
 
     limits = parse_fail_above(fail_above) if fail_above is not None else None
     loaded = load_run_file(Path(run_file))
-    return _ran(run_live(loaded, case, floor=floor, name=_stem(run_file), on_progress=on_progress), limits)
+    with run_live(loaded, case, floor=floor, name=_stem(run_file), on_progress=on_progress) as made:
+        data = made.read_result("measure")
+    found = _measurement(data)
+    return Done(_result(found, made, limits), found.exit_code(limits))
+
+
+def _measurement(data: dict[str, Any]) -> Measurement:
+    """A stored `logdiff-measure/1` as an object again."""
+    from logdiff.measure import Gate, Measurement
+
+    return Measurement(
+        gates=[Gate(**gate) for gate in data["gates"]],
+        measure=data["measure"],
+        pairs=data["pairs"],
+        unavailable=data["unavailable"],
+        samples=data["samples"],
+        floor=data["floor"],
+    )
+
+
+DEMO_MODELS = {"dense": "qwen3", "moe": "qwen3-moe", "smollm2": "smollm2"}
+
+
+def demo(
+    *,
+    prompts: Path,
+    model: str = "smollm2",
+    rollout: str = "vllm",
+    report_file: PathLike = "logdiff-demo.html",
+    case: str | Path | None = None,
+    python: str | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    on_progress: OnProgress | None = None,
+) -> Done:
+    """Run rollout against Transformers on small models, measure with a quick floor, and report (`logdiff-demo/1`).
+
+    Args:
+        prompts: file of chat prompts, one per line, used where the model has trained weights; the random models get random ids.
+        model: key of `DEMO_MODELS`.
+        rollout: engine that samples; where vLLM can't be imported `say` is told and `transformers-generate` is used.
+        report_file: where the HTML goes.
+        case: folder of the evidence.
+        python: interpreter of both sides.
+        say: takes one line of news.
+        on_progress: takes progress.
+    """
+    from logdiff.live import RunFile
+    from logdiff.live import run as run_live
+
+    if rollout == "vllm" and (why := _vllm_missing(python)) is not None:
+        say(f"vLLM can't be used here ({why}): the rollout engine is transformers-generate instead.")
+        rollout = "transformers-generate"
+    loaded = RunFile.from_dict(_demo_run(model, rollout, python, prompts), source="demo")
+    name = f"demo-{model}"
+    with run_live(loaded, case, floor="quick", on_progress=on_progress, name=name, kind="demo") as made:
+        stock = _result(_measurement(made.read_result("measure")), made, None)
+    written = report(case=made.path, output=report_file).data["report"]
+    data = {"model": model, "rollout": rollout, "stock": stock, "aligned": None, "report": written}
+    return Done({"format": "logdiff-demo/1", **data})
+
+
+def _demo_run(model: str, rollout: str, python: str | None, text: Path) -> dict[str, Any]:
+    trained = model == "smollm2"
+    vllm = {"enforce_eager": True, "block_size": 128, "max_model_len": 1024}
+    return {
+        "format": "logdiff-run/1",
+        "model": f"builtin:{DEMO_MODELS[model]}",
+        "dtype": "bfloat16",
+        "prompts": {"text": str(text), "chat": True}
+        if trained
+        else {"random": {"count": 8, "lengths": [7, 33, 64, 128], "seed": 1}},
+        "sampling": {"max_tokens": 128 if trained else 64, "temperature": 1.0, "seed": 7},
+        "rollout": {"engine": rollout, "python": python, "args": vllm if rollout == "vllm" else {}},
+        "train": {"engine": "transformers", "python": python, "args": {"attn_implementation": "sdpa"}},
+    }
+
+
+def _vllm_missing(python: str | None) -> str | None:
+    """Why the interpreter has no usable vLLM; None where it has one."""
+    import subprocess
+    import sys
+
+    probe = [python or sys.executable, "-c", "import importlib.util as u, sys; sys.exit(u.find_spec('vllm') is None)"]
+    try:
+        found = subprocess.run(probe, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(f"the interpreter can't be run: {error}", value=python, hint="give --python PATH") from None
+    return "it is not installed" if found.returncode else None
 
 
 def env(*, python: str | None = None, on_progress: OnProgress | None = None) -> Done:
@@ -271,7 +362,8 @@ def build_model(
     """Build or find a local model: `path`."""
     from logdiff.live import build_model as build
 
-    return Done({"path": str(build(name, output, python, on_progress=on_progress))})
+    folder = None if output is None else Path(output)
+    return Done({"path": str(build(name, python, on_progress, output=folder))})
 
 
 ACTIONS: dict[str, Callable[..., Done]] = {

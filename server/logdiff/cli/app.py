@@ -68,6 +68,8 @@ def run(argv: Sequence[str]) -> int:
     _terminate_like_interrupt()
     try:
         code = build()(args=list(argv), standalone_mode=False, obj=out, prog_name="logdiff")
+        if code == _INTERRUPTED:
+            return _report(out, _cancelled())
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
@@ -76,16 +78,22 @@ def run(argv: Sequence[str]) -> int:
     except Exception as error:
         return _report(out, error)
     except KeyboardInterrupt:
-        return _report(
-            out, CancelledError("cancelled", hint="what was captured stays in the case; run again with the same --case")
-        )
+        return _report(out, _cancelled())
+
+
+_INTERRUPTED = 130
+"""What typer makes of a KeyboardInterrupt inside a command."""
+
+
+def _cancelled() -> CancelledError:
+    return CancelledError("cancelled", hint="what was captured stays in the case; run again with the same --case")
 
 
 def _report(out: Output, error: Exception) -> int:
     if isinstance(error, typer.Exit):
         return error.exit_code
     if isinstance(error, typer.Abort):
-        error = CancelledError("cancelled")
+        error = _cancelled()
     elif type(error).__name__ == "NoArgsIsHelpError":
         typer.echo(str(error), err=True)
         return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -35,7 +36,14 @@ def demo(
     out: Output = ctx.obj
     with ProgressView() as view:
         done = actions.demo(
-            model=model, rollout=rollout, report=report, case=case, python=python, on_progress=view, say=view.say
+            prompts=Path(str(files("logdiff.cli") / "demo_prompts.txt")),
+            model=model,
+            rollout=rollout,
+            report_file=report,
+            case=case,
+            python=python,
+            say=view.say,
+            on_progress=view,
         )
     if out.as_json:
         out.json(done.data)

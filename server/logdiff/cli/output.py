@@ -8,6 +8,9 @@ from typing import IO, Any
 
 from logdiff.errors import LogdiffError
 
+PLAIN_WIDTH = 120
+"""Width of tables where standard output is no terminal."""
+
 
 class Output:
     """Where a command's result goes: one JSON object, or text for a reader.
@@ -31,7 +34,8 @@ class Output:
         """Print text or rich renderables (tables) to standard output."""
         from rich.console import Console
 
-        console = Console(file=self._stream, soft_wrap=not self._stream.isatty(), highlight=False)
+        width = None if self._stream.isatty() else PLAIN_WIDTH
+        console = Console(file=self._stream, width=width, soft_wrap=width is not None, highlight=False)
         for part in parts:
             if isinstance(part, str):
                 console.print(part, markup=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +20,7 @@ ROWS_OF_CHANGES = 60
 
 def measure_table(data: dict[str, Any]) -> list[Any]:
     """Gates that do not hold, the triangle with the floor beneath it, and where the evidence is."""
-    parts: list[Any] = [*_gates(data["gates"]), triangle([("", data)])]
+    parts: list[Any] = [*_gates(data["gates"]), triangle([("", data)]), *_absent(data)]
     if not data["measure"]["tokens"]:
         parts.append("Nothing comparable: no token has mask 1 and both log-probabilities.")
     exceeded = (data.get("fail_above") or {}).get("exceeded")
@@ -37,13 +38,21 @@ def demo_table(data: dict[str, Any]) -> list[Any]:
     title = f"{data['model']}: {data['rollout']} against transformers, same tokens, same weights"
     table = triangle(named if len(named) > 1 else [("", named[0][1])], title)
     failed = [part for _, result in named for part in _gates(result["gates"])]
-    return [*failed, table, f"case:   {named[0][1]['case']}", f"report: {data['report']}"]
+    return [*failed, table, *_absent(named[0][1]), f"case:   {named[0][1]['case']}", f"report: {data['report']}"]
 
 
 def triangle(results: list[tuple[str, dict[str, Any]]], title: str | None = None) -> Table:
     """One row per pair of sides: tokens, bit-different, max |d|, mean |d|, mean d, KL; the floor below."""
     caption = "d = second - first, nats; KL is k3"
-    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
+    table = Table(
+        title=title,
+        caption=caption,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
     table.add_column("pair", no_wrap=True)
     for heading in ("tokens", "bit-different", "max |d|", "mean |d|", "mean d", "KL"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -51,23 +60,25 @@ def triangle(results: list[tuple[str, dict[str, Any]]], title: str | None = None
         for pair, heading in PAIRS.items():
             block = (result.get("pairs") or {}).get(pair)
             label = f"{name} {heading}".strip()
-            if block is None:
-                reason = (result.get("unavailable") or {}).get(pair, "not captured")
-                table.add_row(label, Text(visible(str(reason), 60), style="dim"), "", "", "", "", "")
-            else:
+            if block is not None:
                 table.add_row(label, *_cells(block))
         floor = result.get("floor") or {}
         for side, block in (floor.get("by_side") or {}).items():
-            cells = (number(block.get("max_abs")), number(block.get("mean_abs")))
+            cells = (number(block.get("max_abs"), 3), number(block.get("mean_abs"), 3))
             different = number(block.get("mismatched_tokens"))
             table.add_row(Text(f"{name} floor of {side}".strip(), style="dim"), "", different, *cells, "", "")
     return table
 
 
+def _absent(data: dict[str, Any]) -> list[str]:
+    unavailable = data.get("unavailable") or {}
+    return [f"no {PAIRS[pair]}: {visible(str(reason))}" for pair, reason in unavailable.items() if pair in PAIRS]
+
+
 def _cells(block: dict[str, Any]) -> list[str]:
     tokens, different = int(block["tokens"]), int(block["mismatched_tokens"])
     share = f"{different:,} ({percent(different, tokens)})"
-    return [f"{tokens:,}", share, *(number(block.get(k)) for k in ("max_abs", "mean_abs", "mean", "k3_kl"))]
+    return [f"{tokens:,}", share, *(number(block.get(k), 3) for k in ("max_abs", "mean_abs", "mean", "k3_kl"))]
 
 
 def _gates(gates: list[dict[str, Any]]) -> list[str]:
