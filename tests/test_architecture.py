@@ -20,9 +20,10 @@ LAYER = {  # a part may import parts of a lower number, and itself
     "target": 2,
     "report": 3,
     "live": 4,
-    "cli": 6,
-    "mcp": 5,
-    "__main__": 7,
+    "actions": 5,
+    "mcp": 6,
+    "cli": 7,
+    "__main__": 8,
 }
 
 
