@@ -14,7 +14,7 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Singles = npt.NDArray[np.float32]
 
-_TOKENS = 1 << 17
+_TOKENS = 1 << 15
 """Tokens worked on at a time: the temporaries of one window stay near the cache."""
 
 

@@ -210,7 +210,19 @@ def test_model_keys_that_change_the_function_fail_by_name() -> None:
     assert "model rope_parameters.rope_theta: 10000 on rollout, 1000000 on train" in found.detail
     assert "model sliding_window: 127 on rollout, 128 on train" in found.detail
     assert "use_cache" not in found.detail
-    assert judged("config", prints({"model": left}, {"model": {**left, "rms_norm_eps": 1e-6}})).ok is True
+
+
+def test_a_model_key_known_on_one_side_alone_is_a_note() -> None:
+    left = {"hidden_size": 64}
+    found = judged("config", prints({"model": left}, {"model": {**left, "norm_topk_prob": True}}))
+    assert found.ok is True
+    assert "model keys known on train alone: norm_topk_prob" in found.detail
+
+
+def test_the_trainers_scored_temperature_counts_before_the_one_asked_for() -> None:
+    rollout = {"temperature": 0.6, "logprobs_mode": "processed_logprobs"}
+    assert effective(rollout, {"temperature": 0.6, "scored_temperature": 1.0}).ok is False
+    assert effective(rollout, {"temperature": 1.0, "scored_temperature": 0.6}).ok is True
 
 
 def test_legitimate_differences_are_notes() -> None:

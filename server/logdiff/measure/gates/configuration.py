@@ -134,6 +134,10 @@ def _effective(meta: PairMeta, facts: RunFacts, side: str) -> dict[str, Any]:
         known.update({k: v for k, v in own["config"].items() if v is not None})
     fingerprint = facts.fingerprints.get(side, {})
     known.update({k: v for k, v in (fingerprint.get("effective") or {}).items() if v is not None})
+    if "dtype" not in (fingerprint.get("effective") or {}) and isinstance(
+        dtype := (fingerprint.get("config") or {}).get("dtype"), str
+    ):
+        known["dtype"] = dtype
     for key in ("vocab_size", "eos_token_ids", "chat_template", "tokenizer_size"):
         if fingerprint.get(key) is not None:
             known[key] = fingerprint[key]
@@ -151,13 +155,19 @@ def _check_quantity(rollout: dict[str, Any], train: dict[str, Any], found: _Find
     sampled_at = _number(rollout, "temperature")
     if sampled_at == 0:
         sampled_at = 1.0  # greedy: both sides score at T = 1
-    trained_at = _number(train, "temperature")
-    if trained_at == 0:
-        trained_at = 1.0
+    trained_at = _scored_at(train)
     if mode is not None and mode.endswith("logits"):
         found.faults.append(f"logprobs_mode {mode}: the rollout reports logits, not log-probabilities")
     _check_temperature(mode, sampled_at, trained_at, found)
     _check_truncation(mode, rollout, found)
+
+
+def _scored_at(known: dict[str, Any]) -> float | None:
+    """Temperature of the trainer's log-probabilities; greedy sampling is scored at 1."""
+    scored = _number(known, "scored_temperature")
+    if scored is None:
+        scored = _number(known, "temperature")
+    return 1.0 if scored == 0 else scored
 
 
 def _check_temperature(mode: str | None, sampled: float | None, trained: float | None, found: _Findings) -> None:
@@ -241,6 +251,13 @@ def _check_model(facts: RunFacts, found: _Findings) -> None:
             found.faults.append(f"{len(different) - 12} more keys of the model configuration differ")
     elif common:
         found.checked.append(f"{len(common)} keys of the model configuration")
+    for side, keys in (
+        ("rollout", flat_left.keys() - flat_right.keys()),
+        ("train", flat_right.keys() - flat_left.keys()),
+    ):
+        if keys:
+            rest = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
+            found.notes.append(f"model keys known on {side} alone: {', '.join(sorted(keys)[:8])}{rest}")
 
 
 def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
