@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logdiff.report.texts import FILE_LIMIT, read_texts
+
 if TYPE_CHECKING:
     from logdiff.case import Case
-
-FILE_LIMIT = 64 << 20
 
 
 @dataclass(slots=True)
@@ -74,8 +74,7 @@ def read_files(case: Case) -> CaseFiles:
         found = _object(root / label, missing, label)
         if found:
             result.fingerprints[side] = found
-    text = _object(root / "sides" / "rollout" / "token_text.json", missing, "sides/rollout/token_text.json")
-    result.token_text = {int(k): v for k, v in text.items() if k.isascii() and k.isdecimal() and isinstance(v, str)}
+    result.token_text = read_texts(case, missing)
     result.has_tokens = (root / "tokens.parquet").exists() and (root / "samples.parquet").exists()
     name = result.manifest.get("name")
     if isinstance(name, str) and name:
