@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from logdiff.live.prompts import random_prompts, sample_ids, text_prompts, token
 from logdiff.live.session import Outcome, Session
 
 PROMPTS = "captures/prompts.safetensors"
-SCORES_ITSELF = "engine transformers scores whole sequences: its rollout values are prefill values already"
 MAX_TEXT_TOKENS = 200_000
 
 
@@ -49,10 +47,9 @@ def capture_prompts(session: Session) -> Path:
     assert folder is not None
     if prompts.text is not None:
         texts = text_prompts(Path(prompts.text))
-        side = "rollout" if session.run.rollout.engine != "transformers" else "train"
         task = {"task": "tokenize", "texts": texts, "chat": prompts.chat}
         raw = "captures/tokenized.safetensors"
-        outcome = session.do("tokenize", side, session.spec(side), task, output=raw)
+        outcome = session.do("tokenize", "rollout", session.spec("rollout"), task, output=raw)
         tokens = read_sequences(outcome.file)
         ids = [tokens.prompt(i).tolist() for i in range(len(tokens.sample_ids))]
         empty = next((i for i, p in enumerate(ids) if not p), None)
@@ -77,10 +74,7 @@ def capture_rollout(session: Session, step: int, prompts: Path) -> Outcome:
     Returns:
         the outcome of the rescore: its file, or why there is none.
     """
-    run, sampling = session.run, session.run.sampling.request()
-    spec = session.spec("rollout")
-    if run.rollout.engine == "transformers":
-        return _capture_scoring_rollout(session, step, prompts)
+    spec, sampling = session.spec("rollout"), session.run.sampling.request()
     key = f"step{step}/rollout"
     output = session.do(
         f"{key}/generate",
@@ -102,35 +96,6 @@ def capture_rollout(session: Session, step: int, prompts: Path) -> Outcome:
         inputs=[output],
         step=step,
     )
-
-
-def _capture_scoring_rollout(session: Session, step: int, prompts: Path) -> Outcome:
-    """Engine transformers as rollout: tokens by KV-cache decoding, log-probabilities by scoring them."""
-    sampling, spec = session.run.sampling.request(), session.spec("rollout")
-    sampler = replace(spec, engine="transformers-generate", score={})
-    tokens = session.do(
-        f"step{step}/rollout/sample",
-        "sampler",
-        sampler,
-        {"task": "generate", "input": str(prompts), "sampling": sampling},
-        output=f"captures/step{step}/sample.safetensors",
-        inputs=[prompts],
-        step=step,
-    ).file
-    _check_samples(tokens, prompts)
-    if session.run.steps == 1:
-        session.close("sampler")
-    session.do(
-        f"step{step}/rollout/generate",
-        "rollout",
-        spec,
-        score_task(tokens, sampling, spec.score),
-        output=generated(step),
-        inputs=[tokens],
-        step=step,
-    )
-    describe(session, "rollout", step)
-    return Outcome(None, reason=SCORES_ITSELF)
 
 
 def capture_train(session: Session, step: int) -> Path:

@@ -133,7 +133,7 @@ def _capture_and_measure(session: Session, floor: Level | None) -> None:
             capture_train_floor(session, captured)
         if step + 1 < steps:
             session.update(step + 1, tokens)
-    for engine in ("rollout", "sampler", "train"):
+    for engine in ("rollout", "train"):
         session.close(engine)
     if captured is not None and captured.level == "full":
         capture_restarts(session, captured)

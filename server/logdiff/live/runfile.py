@@ -98,7 +98,7 @@ class _Side(_Strict):
 
 
 class RolloutSide(_Side):
-    """The side that samples. `score` is used by engine `transformers` alone, which scores instead of decoding."""
+    """The side that samples. `score` is for engine `transformers`: it samples, then scores what it sampled."""
 
     engine: Literal["vllm", "vllm-http", "transformers-generate", "transformers"]
     score: Score = Field(default_factory=Score)
@@ -192,12 +192,14 @@ class RunFile(_Strict):
         return block.model or self.model
 
     def digest(self) -> str:
-        """SHA-256 of everything that decides what is captured, the contents of named files included."""
-        files = {}
-        for path in (self.prompts.token_ids, self.prompts.text, *self.rollout.modules, *self.train.modules):
-            if path is not None:
-                files[path] = _sha256(Path(path))
-        return hashlib.sha256(dumps({"run": self.model_dump(), "files": files}).encode()).hexdigest()
+        """SHA-256 of everything that decides what is captured; named files count by content, not by path."""
+        data = self.model_dump()
+        for key in ("token_ids", "text"):
+            if data["prompts"][key] is not None:
+                data["prompts"][key] = _sha256(Path(data["prompts"][key]))
+        for side in ("rollout", "train"):
+            data[side]["modules"] = [_sha256(Path(path)) for path in data[side]["modules"]]
+        return hashlib.sha256(dumps(data).encode()).hexdigest()
 
     def public(self) -> dict[str, Any]:
         """The run as the case keeps it: values of environment variables are left out, their names kept."""

@@ -21,12 +21,14 @@ from logdiff.target.timeouts import Timeouts
 
 PROTOCOL = "logdiff-request/1"
 
-_ANY = {"tokenize", "decode_text", "weights", "fingerprint"}
-CAPABILITIES: dict[str | None, frozenset[str]] = {
-    "vllm": frozenset({*_ANY, "generate", "force", "rescore", "reload"}),
-    "transformers-generate": frozenset({*_ANY, "generate", "force", "rescore", "reload"}),
-    "transformers": frozenset({*_ANY, "score", "update"}),
-    None: frozenset({"environment", "build_model", "list_models"}),
+_ANY = frozenset({"tokenize", "decode_text", "weights", "fingerprint"})
+_ROLLOUT = _ANY | {"generate", "force", "rescore", "reload"}
+CAPABILITIES: dict[tuple[str | None, str], frozenset[str]] = {
+    ("vllm", "rollout"): _ROLLOUT,
+    ("transformers-generate", "rollout"): _ROLLOUT | {"score"},
+    ("transformers", "rollout"): _ROLLOUT | {"score"},
+    ("transformers", "train"): _ANY | {"score", "update"},
+    (None, ""): frozenset({"environment", "build_model", "list_models"}),
 }
 
 _ERRORS: dict[str, type[LogdiffError]] = {
@@ -50,6 +52,7 @@ class LocalRunner:
         cancel: threading.Event | None = None,
     ) -> None:
         self._engine = spec.engine if spec else None
+        self._side = spec.side if spec else ""
         self._timeouts = timeouts or Timeouts()
         self._cancelled = cancel or threading.Event()
         self._own_cancel = threading.Event()
@@ -110,7 +113,7 @@ class LocalRunner:
     @property
     def capabilities(self) -> frozenset[str]:
         """Names of the tasks that this engine can do."""
-        return CAPABILITIES.get(self._engine, frozenset())
+        return CAPABILITIES.get((self._engine, self._side), frozenset())
 
     @property
     def pid(self) -> int:

@@ -387,15 +387,12 @@ def test_text_prompts_are_tokenised_by_the_rollout_engine(here):
     assert prompts.sample_ids == ["p0000", "p0001"]
 
 
-def test_engine_transformers_as_rollout_samples_then_scores(here):
+def test_the_floor_of_a_rollout_that_scores_varies_its_layout(here):
     spec = data(here)
     spec["rollout"]["engine"] = "transformers"
-    case = run(RunFile.from_dict(spec), here / "case", floor="quick", timeouts=FAST)
-    result = measured(case)
-    assert result["measure"]["tokens"] == TOKENS
-    assert "scores whole sequences" in result["unavailable"]["decode_rescore"]
-    assert counts(here)["start-transformers-generate"] == 1
-    assert (counts(here)["generate"], counts(here)["start-transformers"]) == (1, 2)
+    floor = measured(run(RunFile.from_dict(spec), here / "case", floor="quick", timeouts=FAST))["floor"]
+    axes = {a["axis"] for a in floor["axes"] if a["side"] == "rollout"}
+    assert axes == {"rerun", "micro_batch_size", "order", "padding_side", "layout"}
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.5])
