@@ -29,8 +29,8 @@ class OrderStatistics:
     the wanted ranks, further passes only where a bucket is too large (many equal values).
     """
 
-    def __init__(self, in_memory: int = IN_MEMORY) -> None:
-        self._limit = in_memory
+    def __init__(self, in_memory: int | None = None) -> None:
+        self._limit = IN_MEMORY if in_memory is None else in_memory
         self._held: list[Floats] = []
         self._held_count = 0
         self._file: IO[bytes] | None = None
@@ -148,8 +148,8 @@ class OrderStatistics:
     ) -> dict[int, int]:
         chosen = np.zeros(1 << _DIGIT, dtype=bool)
         chosen[group] = True
-        parts = [values[chosen[_digit(values, shift)]] for values in self._under(prefix, shift)]
-        gathered = np.sort(np.concatenate(parts))
+        gathered = np.concatenate([values[chosen[_digit(values, shift)]] for values in self._under(prefix, shift)])
+        gathered.sort()
         found: dict[int, int] = {}
         start = 0
         for bucket in sorted(group):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,6 +64,15 @@ def test_the_result_has_the_fields_of_the_contract_and_is_plain_json() -> None:
         assert {"gate", "ok", "detail"} <= set(entry)
         assert entry["ok"] in (True, False, None)
     assert json.loads(json.dumps(result, allow_nan=False)) == result
+
+
+def test_every_field_and_gate_is_documented() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`_?(\w+)`", text)) | {f"rollout_probs_diff_{s}" for s in ("max", "std")}
+    result = measured(samples())
+    assert set(result.measure) - named == set()
+    assert {gate.gate for gate in result.gates} - named == set()
+    assert {"update", "excluded_samples", "by_side", "axes", "without_tokens"} <= named
 
 
 # -- exit codes and limits

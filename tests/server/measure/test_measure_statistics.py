@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import measure_reference as reference
@@ -10,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from logdiff.case.batch import PairMeta
+from logdiff.case.batch import PairBatch, PairMeta
 from logdiff.measure import measure
 from logdiff.measure.floor import self_stats
 from measure_evidence import Sample, batch_of, batches_of, measured, noisy
@@ -281,3 +284,25 @@ def test_a_side_against_itself_gets_the_same_statistics() -> None:
     batch = batch_of(samples)
     ours = self_stats(batch.logprob["rollout"], batch.logprob["train"], batch.offsets)
     check(samples, ours)
+
+
+def test_memory_does_not_grow_with_the_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logdiff.measure.order.IN_MEMORY", 1 << 15)
+    rng = np.random.default_rng(0)
+    batch = batch_of(noisy(rng, [500] * 40))
+
+    def stream(times: int) -> Iterator[PairBatch]:
+        for i in range(times):
+            yield replace(batch, sample_id=[f"{i}/{name}" for name in batch.sample_id])
+
+    def peak(times: int) -> int:
+        tracemalloc.start()
+        try:
+            assert measure(PairMeta(), stream(times)).measure["tokens"] == 20_000 * times
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    short, long = peak(30), peak(150)
+    # 2,400,000 further tokens are 19.2 MB of |d| alone
+    assert long - short < 4_000_000
