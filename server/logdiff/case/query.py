@@ -8,6 +8,7 @@ compares bits (also of -0 and NaN).
 
 from __future__ import annotations
 
+import decimal
 import os
 import tempfile
 import threading
@@ -22,7 +23,16 @@ from logdiff.jsonio import plain
 FORMAT = "logdiff-query/1"
 MAX_SQL_CHARACTERS = 100_000
 MAX_CELL_CHARACTERS = 10_000
+MAX_LIST_ELEMENTS = 1000
 MAX_RESULT_CHARACTERS = 8_000_000
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_persistent_secrets": "false",
+    "python_enable_replacements": "false",
+    "max_temp_directory_size": "4GB",
+}
 _TOKEN_COLUMNS = "sample_id, step, rank, side, position, token_id, logprob, mask"
 _VIEWS = {
     "tokens": f"CREATE VIEW tokens AS SELECT {_TOKEN_COLUMNS} FROM tokens_file",
@@ -52,8 +62,8 @@ def query(
         threads: DuckDB's threads.
 
     Returns:
-        `logdiff-query/1`: `columns`, `rows` (lists; non-finite numbers as strings), `truncated` (rows were left out
-        or a cell was cut to `MAX_CELL_CHARACTERS`).
+        `logdiff-query/1`: `columns`, `rows` (lists; non-finite numbers as strings), `truncated` (rows were left out,
+        or a cell was cut to `MAX_CELL_CHARACTERS` or `MAX_LIST_ELEMENTS`).
 
     Raises:
         InputError: no single SELECT, DuckDB's own refusal in its words, or the time or memory limit.
@@ -67,20 +77,13 @@ def query(
         raise InputError("the query is too long", value=len(sql), hint=f"at most {MAX_SQL_CHARACTERS} characters")
     folder = (case if isinstance(case, Case) else Case.open(case, verify=False)).path
     with tempfile.TemporaryDirectory(prefix="logdiff-query-") as spill:
-        connection = duckdb.connect(
-            ":memory:",
-            config={
-                "enable_external_access": "false",
-                "autoinstall_known_extensions": "false",
-                "autoload_known_extensions": "false",
-                "allow_persistent_secrets": "false",
-                "python_enable_replacements": "false",
-                "memory_limit": memory,
-                "threads": str(threads),
-                "temp_directory": spill,
-                "max_temp_directory_size": "4GB",
-            },
-        )
+        settings = _SETTINGS | {"memory_limit": memory, "threads": str(threads), "temp_directory": spill}
+        try:
+            connection = duckdb.connect(":memory:", config=settings)
+        except duckdb.Error as error:
+            raise InputError(
+                f"memory or threads: {error}", value=[memory, threads], hint="for example 512MB and 2"
+            ) from None
         try:
             _register(connection, folder)
             connection.execute("SET lock_configuration = true")
@@ -160,13 +163,25 @@ def _run(connection: Any, sql: str, limit_rows: int, timeout_s: float) -> dict[s
 
 def _cell(value: Any) -> tuple[Any, bool]:
     """A cell as JSON holds it, and whether it was cut."""
-    value = plain(value)
+    if isinstance(value, decimal.Decimal):
+        return plain(float(value)), False
     if isinstance(value, (list, dict)):
-        text = str(value)
-        return (value, False) if len(text) <= MAX_CELL_CHARACTERS else (text[:MAX_CELL_CHARACTERS], True)
+        kept = _head(value)
+        text = str(kept)
+        return (plain(kept), kept != value) if len(text) <= MAX_CELL_CHARACTERS else (text[:MAX_CELL_CHARACTERS], True)
+    value = plain(value)
     if isinstance(value, str) and len(value) > MAX_CELL_CHARACTERS:
         return value[:MAX_CELL_CHARACTERS], True
     return value, False
+
+
+def _head(value: Any) -> Any:
+    """Nested values with the first elements of each list only, so that a long list costs nothing."""
+    if isinstance(value, list):
+        return [_head(item) for item in value[:MAX_LIST_ELEMENTS]]
+    if isinstance(value, dict):
+        return {key: _head(item) for key, item in list(value.items())[:MAX_LIST_ELEMENTS]}
+    return value[: MAX_CELL_CHARACTERS + 1] if isinstance(value, str) else value
 
 
 def _refusal(error: Exception, sql: str) -> InputError:
