@@ -20,8 +20,10 @@ def model_folder() -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def load_model(model_folder: Callable[[str], Path]) -> Callable[..., Any]:
     """`load_model(name, dtype, **arguments)`: a loaded model, shared; tests must not change it."""
+    import torch
     from logdiff_kernels.engines.transformers.loading import load
 
+    torch.set_num_threads(1)  # faster than two for models of this size
     kept: dict[Any, Any] = {}
 
     def loaded(name: str, dtype: str = "float32", **arguments: Any) -> Any:
