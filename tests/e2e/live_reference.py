@@ -1,4 +1,4 @@
-"""Log-probabilities of a model folder computed apart from the product: one sequence at a time, torch and nothing else."""
+"""Log-probabilities of a model folder computed apart from the product, one sequence at a time."""
 
 from pathlib import Path
 

@@ -31,9 +31,11 @@ def vllm_serve(model, folder, *options):
         port = free.getsockname()[1]
     log = (folder / "serve.log").open("wb")
     process = subprocess.Popen(
-        [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), "--port", str(port)]
-        + ["--host", "127.0.0.1", "--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager"]
-        + ["--max-model-len", "256", "--block-size", "128", *options],
+        [
+            *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), "--port", str(port)),
+            *("--host", "127.0.0.1", "--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager"),
+            *("--max-model-len", "256", "--block-size", "128", *options),
+        ],
         env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"},
         stdout=log,
         stderr=subprocess.STDOUT,
@@ -79,9 +81,9 @@ def test_a_real_server_is_captured_by_id_and_agrees_with_an_independent_computat
     model = build_model("qwen3")
     with vllm_serve(model, tmp_path) as url:
         case = run(RunFile.from_dict(run_data(model, url)), tmp_path / "case", floor="quick")
+        other = EngineSpec("vllm-http", "rollout", "", "float32", args={"url": url, "model": "other"})
         with pytest.raises(InputError, match="does not serve model 'other'"):
-            args = {"url": url, "model": "other"}
-            start(EngineSpec("vllm-http", "rollout", "", "float32", args=args), log=tmp_path / "x.log")
+            start(other, log=tmp_path / "x.log")
         cold = run(RunFile.from_dict(run_data(model, url, temperature=0.5)), tmp_path / "cold")
     result = case.read_result("measure")
     assert result["measure"]["tokens"] == 32

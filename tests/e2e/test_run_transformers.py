@@ -48,7 +48,8 @@ def test_transformers_against_itself_in_equal_shapes_is_exactly_zero(model, tmp_
 SCRIPT = """
 import json, sys
 from logdiff.live import RunFile, run
-run(RunFile.from_dict(json.loads(sys.argv[1])), sys.argv[2], floor="quick", on_progress=lambda p: print(p.task, flush=True))
+data = json.loads(sys.argv[1])
+run(RunFile.from_dict(data), sys.argv[2], floor="quick", on_progress=lambda p: print(p.task, flush=True))
 """
 
 

@@ -258,7 +258,8 @@ class HttpEngine:
 
         async def one(client: HttpClient, index: int) -> Scored:
             prompt = source.prompt(index)
-            answer = await client.call("POST", "/v1/completions", generate_body(self._model, prompt, sampling))
+            body = generate_body(self._model, prompt, sampling, index)
+            answer = await client.call("POST", "/v1/completions", body)
             return read_generated(answer, prompt, topk)
 
         scored = await self._each(one, len(source), task, on_progress)

@@ -6,6 +6,7 @@ Fields as vLLM 0.32 defines them (`vllm/entrypoints/openai/completion/protocol.p
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -31,8 +32,13 @@ class Scored:
     system_fingerprint: str | None = None
 
 
-def generate_body(model: str, prompt: list[int], sampling: dict[str, Any]) -> dict[str, Any]:
-    """The request of one rollout. Penalties are given, so that no default of the server creeps in."""
+def sample_seed(seed: int, index: int) -> int:
+    """A sample's own seed (31 bits), the one that engine `vllm` takes: equal prompts give different samples."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{index}".encode()).digest()[:4], "little") >> 1
+
+
+def generate_body(model: str, prompt: list[int], sampling: dict[str, Any], index: int = 0) -> dict[str, Any]:
+    """The request of the rollout of sample `index`. Penalties are given, so that no default of the server creeps in."""
     body = {
         "model": model,
         "prompt": prompt,
@@ -54,7 +60,7 @@ def generate_body(model: str, prompt: list[int], sampling: dict[str, Any]) -> di
         "stream": False,
     }
     if sampling.get("seed") is not None:
-        body["seed"] = sampling["seed"]
+        body["seed"] = sample_seed(sampling["seed"], index)
     return body
 
 

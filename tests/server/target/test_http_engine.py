@@ -186,8 +186,17 @@ def test_no_default_of_the_server_can_change_the_sampling(engine, server, prompt
         0,
         0,
     )
-    assert (body["top_p"], body["top_k"], body["seed"], body["n"]) == (1.0, -1, 3, 1)
+    assert (body["top_p"], body["top_k"], body["n"]) == (1.0, -1, 1)
     assert body["return_token_ids"]
+
+
+def test_equal_prompts_are_sampled_with_seeds_of_their_own(engine, server, tmp_path):
+    path = write_sequences(tmp_path / "same", build_sequences(list("abc"), [[5, 6]] * 3))
+    generate(engine, str(path), tmp_path)
+    seeds = {b["seed"] for p, b, _ in server.requests if p == "/v1/completions"}
+    assert len(seeds) == 3
+    generate(engine, str(path), tmp_path)
+    assert {b["seed"] for p, b, _ in server.requests if p == "/v1/completions"} == seeds
 
 
 def test_topk_is_kept_by_id_most_likely_first(server, prompts, tmp_path):
