@@ -8,22 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from logdiff_kernels.engines.base import Progress, TaskOutput
+from logdiff_kernels.engines.transformers.settings import Sampling, order_of
 from logdiff_kernels.engines.vllm import launch
 from logdiff_kernels.engines.vllm.checkpoint_names import checkpoint_shapes
 from logdiff_kernels.engines.vllm.plugin import METHOD
 from logdiff_kernels.engines.vllm.requests import (
     Job,
-    Sampling,
     TokenColumns,
     resolved,
     run_jobs,
     sample_seed,
     starts,
-    submission_order,
 )
 from logdiff_kernels.engines.vllm.routing import aligned_experts, received_experts
 from logdiff_kernels.errors import EngineError, InputError, RunnerError, UnsupportedError
-from logdiff_kernels.protocol import Request, required
+from logdiff_kernels.protocol import Request, plain, required
 from logdiff_kernels.sequences import Sequences, build, read, write
 
 _ERRORS = {"InputError": InputError, "EngineError": EngineError, "UnsupportedError": UnsupportedError}
@@ -124,11 +123,11 @@ class VllmEngine:
         tokens = [[tokenizer.decode([int(token)]) for token in ids] for ids in required(task, "ids", list)]
         path = Path(required(task, "output", str))
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"tokens": tokens}, ensure_ascii=False), encoding="utf-8")
+        path.write_text(json.dumps(tokens, ensure_ascii=False), encoding="utf-8")
         return TaskOutput({"text": path}, {"samples": len(tokens)})
 
     def _generate(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
-        source, sampling = read(required(task, "input", str)), Sampling.parse(required(task, "sampling", dict))
+        source, sampling = read(required(task, "input", str)), self._sampling_of(task)
         self._check_mode()
         jobs = [
             Job(index, prompt, self._params(sampling, index, max_tokens=sampling.max_tokens))
@@ -148,7 +147,7 @@ class VllmEngine:
     def _force(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
         from logdiff_kernels.engines.vllm.observers import FORCE
 
-        source, sampling = read(required(task, "input", str)), Sampling.parse(required(task, "sampling", dict))
+        source, sampling = read(required(task, "input", str)), self._sampling_of(task)
         self._check_mode()
         responses = source.responses
         jobs = [
@@ -179,7 +178,7 @@ class VllmEngine:
         return self._finish(task, source, source, columns, experts)
 
     def _rescore(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
-        source, sampling = read(required(task, "input", str)), Sampling.parse(required(task, "sampling", dict))
+        source, sampling = read(required(task, "input", str)), self._sampling_of(task)
         self._check_mode()
         responses, limit = source.responses, int(self.config.model_config.max_model_len)
         jobs, unscored = [], 0
@@ -214,6 +213,13 @@ class VllmEngine:
             else {"temperature": sampling.temperature, "top_k": max(0, sampling.top_k), "top_p": sampling.top_p}
         )
 
+    def _sampling_of(self, task: dict[str, Any]) -> Sampling:
+        """The request's sampling with the task's on top. Without a seed both runs and repeats draw from 0."""
+        merged = {**self._request.sampling, **(task.get("sampling") or {})}
+        if merged.get("seed") is None:
+            merged["seed"] = 0
+        return Sampling.parse(merged)
+
     def _check_mode(self) -> None:
         if self.logprobs_mode not in _LOGPROB_MODES:
             raise UnsupportedError(
@@ -230,7 +236,7 @@ class VllmEngine:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
-            "seed": None if sampling.seed is None or greedy else sample_seed(sampling.seed, index),
+            "seed": None if greedy else sample_seed(sampling.seed or 0, index),
             "logprobs": sampling.topk,
             "ignore_eos": sampling.ignore_eos,
             "detokenize": False,
@@ -247,7 +253,7 @@ class VllmEngine:
         prompt_scores: dict[str, Any] | None = None,
     ) -> tuple[dict[int, Any], tuple[dict[int, Any], str | None]]:
         """Run jobs with observers. Returns ({index: RequestOutput}, ({index: experts by position}, why none))."""
-        order = submission_order(len(jobs), str(task.get("order") or "given"))
+        order = order_of(len(jobs), str(task.get("order") or "given"))
         ordered = [jobs[place] for place in order]
         batch = task.get("batch")
         if batch is not None and (not isinstance(batch, int) or batch < 1):
@@ -258,14 +264,14 @@ class VllmEngine:
 
         def finished(index: int, output: Any) -> None:
             outputs[index] = output
-            progress(len(outputs), len(jobs), "samples")
+            progress(len(outputs), len(jobs), "sample")
 
         self.llm.reset_prefix_cache()
         answers = self.ask_workers(
             "observe", force=force, prompt_scores=prompt_scores, experts=bool(task.get("experts", True))
         )
         try:
-            progress(0, len(jobs), "samples")
+            progress(0, len(jobs), "sample")
             run_jobs(self.llm, ordered, batch=batch, finished=finished)
         finally:
             seen = self.ask_workers("release")
@@ -295,7 +301,7 @@ class VllmEngine:
     ) -> TaskOutput:
         """Write the sequence file of a task."""
         found, reason = experts
-        sampling = Sampling.parse(task["sampling"])
+        sampling = self._sampling_of(task)
         processed = self.logprobs_mode == "processed_logprobs"
         data = {
             "samples": len(result),
@@ -309,7 +315,12 @@ class VllmEngine:
         per_token = columns.as_columns()
         if reason is None:
             per_token["experts"] = aligned_experts(found, source.prompts, result.responses)
-        metadata = {"task": task["task"], "step": source.metadata.get("step", 0), "sampling": task["sampling"], **data}
+        metadata = {
+            "task": task["task"],
+            "step": source.metadata.get("step", 0),
+            "sampling": sampling.as_dict(),
+            **data,
+        }
         sequences = build(result.sample_ids, result.prompts, result.responses, columns=per_token, metadata=metadata)
         return TaskOutput({"sequences": write(required(task, "output", str), sequences)}, data)
 
@@ -334,13 +345,24 @@ class VllmEngine:
         path = required(task, "path", str)
         if not Path(path).is_dir() or not checkpoint_shapes(path):
             raise InputError("no weights to load", value=path, hint="a folder with safetensors files")
-        repaired: list[str] = []
-        if task.get("repair", True):
-            repaired = [name for value, _ in self.ask_workers("prepare_reload") for name in value]
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_path": path})
+        shapes, repair, repaired = checkpoint_shapes(path), bool(task.get("repair", True)), set[str]()
+        if repair:
+            repaired |= {name for value, _ in self.ask_workers("prepare_reload") for name in value}
+        try:
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_path": path})
+        except Exception as error:  # the model is half on the meta device now
+            raise EngineError(
+                f"vLLM's reload_weights failed: {type(error).__name__}: {error}",
+                value=path,
+                hint="start the engine again with the new weights",
+                fatal=True,
+            ) from error
+        if repair:
+            answers = self.ask_workers("finish_reload", folder=path, names=shapes)
+            repaired |= {name for value, _ in answers for name in value}
         if not self.llm.reset_prefix_cache():
             raise EngineError("vLLM could not reset its prefix cache after the reload", value=path)
-        self._model, self._repaired = path, sorted(set(repaired))
+        self._model, self._repaired = path, sorted(repaired)
         return TaskOutput(data={"path": path, "repaired": self._repaired})
 
     def _fingerprint(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
@@ -348,7 +370,9 @@ class VllmEngine:
 
         assert self._started is not None
         workers = [value for value, _ in self.ask_workers("describe")]
-        document = fingerprint(self._request, self._started, workers, self._effective, self._repaired)
+        if not self._effective:
+            self._note_effective(Job(0, [0], self._params(self._sampling_of(task), 0)))
+        document = plain(fingerprint(self._request, self._started, workers, self._effective, self._repaired))
         path = Path(required(task, "output", str))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document, indent=1, ensure_ascii=False), encoding="utf-8")

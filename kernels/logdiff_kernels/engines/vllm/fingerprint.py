@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 from typing import Any
 
 from logdiff_kernels.engines.vllm.launch import Started
@@ -124,41 +125,39 @@ def fingerprint(
     """
     import vllm
 
-    from logdiff_kernels import modules
+    from logdiff_kernels.observe.fingerprint import fingerprint as document
 
     config = started.llm.llm_engine.vllm_config
     model = config.model_config
     tokenizer = started.llm.get_tokenizer() if started.tokenizer else None
-    mode = str(model.logprobs_mode)
-    return {
-        "format": "logdiff-fingerprint/1",
-        "engine": {"name": "vllm", "version": vllm.__version__},
-        "config": {
-            **resolved_config(config),
-            "arguments": {key: _plain(value) for key, value in started.arguments.items()},
-            "defaults_applied": started.defaults,
-            "workers": workers,
-        },
-        "effective": {
-            "temperature": None,
-            "top_p": None,
-            "top_k": None,
-            **effective,
-            "seed": request.sampling.get("seed"),
-            "engine_seed": model.seed,
-            "logprobs_mode": mode,
-            "max_model_len": int(model.max_model_len),
-            "dtype": _plain(model.dtype),
-        },
-        "model": _plain(model.hf_config.to_dict()),
-        "modules": modules.loaded(),
-        "quantization": model.quantization,
-        "adapters": [],
-        "patched": [{"target": name, "why": "packed again on reload"} for name in repaired],
-        "tokenizer_size": len(tokenizer) if tokenizer is not None else None,
-        "vocab_size": int(model.get_vocab_size()),
-        "eos_token_ids": effective.get("stop_token_ids"),
-    }
+    template = getattr(tokenizer, "chat_template", None)
+    return document(
+        {
+            "engine": {"name": "vllm", "version": vllm.__version__},
+            "config": {
+                **resolved_config(config),
+                "arguments": {key: _plain(value) for key, value in started.arguments.items()},
+                "defaults_applied": started.defaults,
+                "workers": workers,
+            },
+            "effective": {
+                **effective,
+                "seed": request.sampling.get("seed"),
+                "engine_seed": model.seed,
+                "logprobs_mode": str(model.logprobs_mode),
+                "max_model_len": int(model.max_model_len),
+                "dtype": _plain(model.dtype),
+            },
+            "model": _plain(model.hf_config.to_dict()),
+            "quantization": model.quantization,
+            "adapters": [] if config.lora_config is None else [{"name": "lora", "config": str(config.lora_config)}],
+            "patched": [{"target": name, "why": "made up for vLLM's reload_weights"} for name in repaired],
+            "chat_template": hashlib.sha256(str(template).encode()).hexdigest() if template else None,
+            "tokenizer_size": len(tokenizer) if tokenizer is not None else None,
+            "vocab_size": int(model.get_vocab_size()),
+            "eos_token_ids": effective.get("stop_token_ids"),
+        }
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,61 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logdiff_kernels.errors import InputError
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """The `sampling` of a task. `topk`: how many top log-probabilities to keep; `top_k` -1 or 0: no filter."""
-
-    max_tokens: int = 16
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
-    seed: int | None = None
-    topk: int = 0
-    ignore_eos: bool = False
-
-    @classmethod
-    def parse(cls, values: Mapping[str, Any]) -> Sampling:
-        """Check a task's `sampling`. Raises `InputError` for unknown keys, wrong types and more than one sample."""
-        given = {key: value for key, value in values.items() if value is not None}
-        if given.pop("n", 1) != 1:
-            raise InputError("'n' must be 1", value=values["n"], hint="repeat the prompt instead")
-        for key, value in given.items():
-            kind = cls.__annotations__.get(key)
-            if kind is None:
-                raise InputError(f"unknown sampling key {key!r}", value=value, hint=", ".join(cls.__annotations__))
-            wanted: tuple[type, ...] = (int, float) if kind == "float" else (bool,) if kind == "bool" else (int,)
-            if not isinstance(value, wanted) or (isinstance(value, bool) and kind != "bool"):
-                raise InputError(f"sampling {key!r} must be a {kind}", value=value)
-        return cls(**given)
-
 
 def sample_seed(seed: int, index: int) -> int:
     """A sample's own seed (31 bits), so that its tokens do not depend on what is batched with it."""
     digest = hashlib.sha256(f"{seed}:{index}".encode()).digest()
     return int.from_bytes(digest[:4], "little") >> 1
-
-
-def submission_order(count: int, order: str) -> list[int]:
-    """Indices in the order in which they are handed to the engine.
-
-    Args:
-        count: number of samples.
-        order: "given", "reversed" or "shuffled:SEED".
-
-    Raises:
-        InputError: another order.
-    """
-    indices = list(range(count))
-    if order == "reversed":
-        indices.reverse()
-    elif order.startswith("shuffled:") and order[9:].lstrip("-").isdigit():
-        random.Random(int(order[9:])).shuffle(indices)
-    elif order != "given":
-        raise InputError("unknown order", value=order, hint="given, reversed or shuffled:SEED")
-    return indices
 
 
 def starts(responses: Sequence[Sequence[int]]) -> list[int]:

@@ -98,6 +98,14 @@ def _prepare_reload(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
 
 
 @_operation
+def _finish_reload(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
+    """Make up for what the engine's reload lost; see `reloading.finish`."""
+    from logdiff_kernels.engines.vllm.reloading import finish
+
+    return finish(worker, payload["folder"], payload["names"]), b""
+
+
+@_operation
 def _describe(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
     """Facts that only a worker knows; see `fingerprint.worker_facts`."""
     from logdiff_kernels.engines.vllm.fingerprint import worker_facts
