@@ -32,7 +32,8 @@ class Done:
 
 def perform(action: str, arguments: dict[str, Any], on_progress: OnProgress | None = None) -> Done:
     """Do one of `ACTIONS` with keyword arguments that came over a wire."""
-    return ACTIONS[action](**arguments, on_progress=on_progress)
+    done: Done = ACTIONS[action](**arguments, on_progress=on_progress)
+    return done
 
 
 def measure(
@@ -289,7 +290,7 @@ def demo(
     """Run rollout against Transformers on small models, measure with a quick floor, and report (`logdiff-demo/1`).
 
     Args:
-        prompts: file of chat prompts, one per line, used where the model has trained weights; the random models get random ids.
+        prompts: file of chat prompts, one per line, for the model with trained weights; the others get random ids.
         model: key of `DEMO_MODELS`.
         rollout: engine that samples; where vLLM can't be imported `say` is told and `transformers-generate` is used.
         report_file: where the HTML goes.

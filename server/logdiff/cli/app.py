@@ -67,18 +67,22 @@ def run(argv: Sequence[str]) -> int:
     out = Output("--json" in argv)
     _terminate_like_interrupt()
     try:
+        return _run(argv, out)
+    except KeyboardInterrupt:
+        return _report(out, _cancelled())
+    finally:
+        out.close()
+
+
+def _run(argv: Sequence[str], out: Output) -> int:
+    try:
         code = build()(args=list(argv), standalone_mode=False, obj=out, prog_name="logdiff")
         if code == _INTERRUPTED:
             return _report(out, _cancelled())
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except BrokenPipeError:
-        out.hush()
-        return 0
     except Exception as error:
         return _report(out, error)
-    except KeyboardInterrupt:
-        return _report(out, _cancelled())
 
 
 _INTERRUPTED = 130
@@ -107,10 +111,7 @@ def _report(out: Output, error: Exception) -> int:
             hint="this is a bug in logdiff; LOGDIFF_DEBUG=1 prints where it happened",
         )
     assert isinstance(error, LogdiffError)
-    try:
-        out.error(error)
-    except BrokenPipeError:
-        out.hush()
+    out.error(error)
     return error.exit_code
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 import sys
 from typing import IO, Any
 
@@ -21,27 +23,41 @@ class Output:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        self._stream: IO[str] = _claim_stdout() if as_json else sys.stdout
+        self._python_stdout = sys.stdout
+        self._private = _private_stdout() if as_json else None
+        self._stream: IO[str] = self._private or sys.stdout
+        if as_json:
+            sys.stdout = sys.stderr
 
     def json(self, value: dict[str, Any]) -> None:
         """Write one JSON object and a line end."""
         from logdiff.jsonio import dumps
 
-        self._stream.write(dumps(value) + "\n")
-        self._stream.flush()
+        self._write(dumps(value) + "\n")
 
     def text(self, *parts: Any) -> None:
         """Print text or rich renderables (tables) to standard output."""
         from rich.console import Console
 
-        width = None if self._stream.isatty() else PLAIN_WIDTH
-        console = Console(file=self._stream, width=width, soft_wrap=width is not None, highlight=False)
+        terminal = self._stream.isatty()
+        width = shutil.get_terminal_size().columns if terminal else PLAIN_WIDTH
+        page = io.StringIO()
+        console = Console(file=page, width=width, soft_wrap=not terminal, highlight=False, force_terminal=terminal)
         for part in parts:
             if isinstance(part, str):
                 console.print(part, markup=False)
             else:
                 console.print(part)
-        self._stream.flush()
+        self._write(page.getvalue())
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except BrokenPipeError:  # the reader has what it wanted; the exit code still tells the result
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self._stream.fileno())
+            os.close(null)
 
     def error(self, error: LogdiffError) -> None:
         """Print `logdiff-error/1` on standard output, or the same facts as text on standard error."""
@@ -55,20 +71,18 @@ class Output:
             sys.stderr.write(f"  hint:  {error.hint}\n")
         sys.stderr.flush()
 
-    def hush(self) -> None:
-        """Send what is still buffered nowhere: the reader of standard output has gone."""
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, self._stream.fileno())
-        os.close(null)
+    def close(self) -> None:
+        """Give standard output back."""
+        if self._private is not None:
+            self._python_stdout.flush()  # what others printed belongs to standard error still
+            os.dup2(self._private.fileno(), 1)
+            self._private.close()
+            self._private = None
+            sys.stdout = self._python_stdout
 
 
-def _claim_stdout() -> IO[str]:
+def _private_stdout() -> IO[str]:
     sys.stdout.flush()
-    try:
-        private = os.dup(sys.stdout.fileno())
-    except (OSError, ValueError):  # a captured stream without a descriptor has nothing below it to spoil
-        stream: IO[str] = sys.stdout
-        sys.stdout = sys.stderr
-        return stream
+    private = os.dup(1)
     os.dup2(2, 1)
     return os.fdopen(private, "w", encoding="utf-8")

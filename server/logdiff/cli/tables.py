@@ -114,7 +114,7 @@ def query_table(data: dict[str, Any]) -> list[Any]:
 
 def models_table(data: dict[str, Any]) -> Table:
     """The catalogue of local models."""
-    rows = data["models"]
+    rows = [{**row, "cached": row.get("cached") is not None} for row in data["models"]]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     table = Table()
     for column in columns:

@@ -9,19 +9,20 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from mcp.types import CallToolResult, TextContent
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
 
 def _lean(schema: dict[str, Any]) -> None:
-    """Leave out what a model doesn't need to read: titles, and defaults that only say that a field may be absent."""
-    schema.pop("title", None)
+    """Leave out what a model needn't read; every tool's schema is part of every conversation."""
+    for key in ("title", "description"):
+        schema.pop(key, None)
     for field in schema.get("properties", {}).values():
-        field.pop("title", None)
-        field.pop("default", None)
+        for key in ("title", "default", "additionalProperties"):
+            field.pop(key, None)
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(json_schema_extra=_lean, extra="forbid")
+    model_config = ConfigDict(json_schema_extra=_lean)
 
 
 class NextStep(_Model):
@@ -38,33 +39,40 @@ class JobInfo(_Model):
 
     job_id: str
     tool: str
-    state: Annotated[str, Field(description="running|done|failed|cancelled|interrupted")]
+    state: str  # running, done, failed, cancelled or interrupted
     case: str
     seconds: float
     progress: str = ""
+
+
+Facts = dict[str, Any]
+MaybeFacts = Annotated[Facts | None, WithJsonSchema({"type": ["object", "null"]})]
+Text = Annotated[str | None, WithJsonSchema({"type": ["string", "null"]})]
+Objects = {"type": "array", "items": {"type": "object"}}
+Steps = Annotated[
+    list[NextStep], WithJsonSchema({**Objects, "description": "{tool, arguments (ready to send), why, outcomes}"})
+]
+Job = Annotated[JobInfo | None, WithJsonSchema({"type": ["object", "null"], "description": "{job_id, state, ...}"})]
 
 
 class Result(_Model):
     """Fields that every tool returns first."""
 
     summary: str
-    verdict: str | None = None
-    next_steps: list[NextStep]
-    job: JobInfo | None = None
-
-
-Facts = dict[str, Any]
+    verdict: Text = None
+    next_steps: Steps
+    job: Job = None
 
 
 class MeasureResult(Result):
     """logdiff-measure/1; absent while the job runs."""
 
-    format: str | None = None
-    exit_code: int | None = None
+    format: Text = None
+    exit_code: Annotated[int | None, WithJsonSchema({"type": ["integer", "null"]})] = None
     case: str
-    gates: list[Facts] = []
+    gates: Annotated[list[Facts], WithJsonSchema(Objects)] = []
     measure: Facts = {}
-    pairs: dict[str, Facts | None] = {}
+    pairs: Annotated[dict[str, Facts | None], WithJsonSchema({"type": "object"})] = {}
     floor: Facts = {}
     unavailable: Facts = {}
     resources: list[str] = []
@@ -73,7 +81,7 @@ class MeasureResult(Result):
 class CaseResult(Result):
     """logdiff-case/1."""
 
-    format: str | None = None
+    format: Text = None
     case: str
     facts: Facts = {}
 
@@ -81,10 +89,10 @@ class CaseResult(Result):
 class QueryResult(Result):
     """logdiff-query/1."""
 
-    format: str | None = None
+    format: Text = None
     case: str
     columns: list[str] = []
-    rows: list[list[Any]] = []
+    rows: Annotated[list[list[Any]], WithJsonSchema({"type": "array", "items": {"type": "array"}})] = []
     truncated: bool = False
 
 
@@ -92,23 +100,23 @@ class ReportResult(Result):
     """Where the report lies."""
 
     case: str
-    report: str | None = None
+    report: Text = None
     resources: list[str] = []
 
 
 class EnvResult(Result):
     """logdiff-env/1."""
 
-    format: str | None = None
+    format: Text = None
     facts: Facts = {}
 
 
 class JobResult(Result):
     """State of one job, or the list of jobs."""
 
-    result: Facts | None = None
-    error: Facts | None = None
-    jobs: list[JobInfo] = []
+    result: MaybeFacts = None
+    error: MaybeFacts = None
+    jobs: Annotated[list[JobInfo], WithJsonSchema(Objects)] = []
 
 
 def reply(result: Result) -> CallToolResult:

@@ -1,0 +1,335 @@
+"""The command line: one JSON object on standard output, exit codes, and errors with value and way out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from logdiff import actions
+from logdiff.cli import app, capture
+from logdiff.cli.app import run
+from logdiff.cli.progress import ProgressView
+from logdiff.errors import EngineError
+from logdiff.target.engine import Progress
+
+HEADER = {"format": "logdiff-pair/1", "meta": {"model": "m"}}
+
+
+def pair_file(path: Path, rollout: list[Any], train: list[Any], **more: Any) -> Path:
+    row = {
+        "sample_id": "a",
+        "prompt_token_ids": [1],
+        "response_token_ids": list(range(2, 2 + len(rollout))),
+        "rollout_logprobs": rollout,
+        "train_logprobs": train,
+        **more,
+    }
+    path.write_text(json.dumps(HEADER) + "\n" + json.dumps(row) + "\n")
+    return path
+
+
+def call(capfd: pytest.CaptureFixture[str], *argv: str | Path) -> tuple[int, dict[str, Any]]:
+    """Exit code and the one JSON object of a command."""
+    capfd.readouterr()
+    code = run([*map(str, argv), "--json"])
+    text = capfd.readouterr().out
+    assert text.count("\n") == 1, text
+    found: dict[str, Any] = json.loads(text, parse_constant=lambda c: pytest.fail(f"{c} is no JSON"))
+    return code, found
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_equal_log_probabilities_exit_0(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, found = call(capfd, "measure", pair_file(tmp_path / "p.jsonl", [-0.5, -1.0], [-0.5, -1.0]))
+    assert (code, found["format"]) == (0, "logdiff-measure/1")
+    assert (found["measure"]["tokens"], found["measure"]["mismatched_tokens"]) == (2, 0)
+
+
+def test_a_difference_exits_1_with_its_size(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, found = call(capfd, "measure", pair_file(tmp_path / "p.jsonl", [-0.5, -1.0], [-0.25, -1.0]))
+    assert code == 1
+    assert found["measure"]["max_abs"] == 0.25
+    assert found["measure"]["mean"] == 0.125
+    assert Path(found["case"]).parent == tmp_path / "runs"
+    assert (Path(found["case"]) / "results" / "measure.json").is_file()
+
+
+def test_nothing_comparable_prints_the_whole_result_and_exits_2(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, found = call(capfd, "measure", pair_file(tmp_path / "p.jsonl", [-0.5], [None]))
+    assert code == 2
+    assert found["format"] == "logdiff-measure/1"
+    assert found["measure"]["tokens"] == 0
+    assert [g for g in found["gates"] if g["ok"] is False]
+
+
+def test_non_finite_numbers_are_strings(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = pair_file(tmp_path / "p.jsonl", [-0.5, -1.0], [-0.5, -math.inf])
+    _, found = call(capfd, "measure", path)  # `call` refuses NaN and Infinity tokens
+    assert any(g["gate"] == "finite" and g["ok"] is False for g in found["gates"])
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [("mean_abs=0.125", 0), ("mean_abs=0.1249", 1), ("mismatched=0", 1), ("mismatched=1,max_abs=0.25", 0)],
+)
+def test_a_gate_for_ci_fails_only_above_its_limits(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], limits: str, code: int
+) -> None:
+    path = pair_file(tmp_path / "p.jsonl", [-0.5, -1.0], [-0.25, -1.0])
+    found_code, found = call(capfd, "measure", path, "--fail-above", limits)
+    assert found_code == code
+    assert bool(found["fail_above"]["exceeded"]) == (code == 1)
+
+
+def test_a_case_is_measured_in_place_and_stays_sealed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = pair_file(tmp_path / "p.jsonl", [-0.5, -1.0], [-0.25, -1.0])
+    _, first = call(capfd, "measure", path, "--case", "c")
+    code, again = call(capfd, "measure", "c")
+    assert code == 1
+    assert again["measure"] == first["measure"]
+    assert again["case"] == first["case"]
+    assert json.loads((tmp_path / "c" / "manifest.json").read_text())["state"] == "complete"
+
+
+def test_a_used_case_folder_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = pair_file(tmp_path / "p.jsonl", [-0.5], [-0.5])
+    assert call(capfd, "measure", path, "--case", "c")[0] == 0
+    code, error = call(capfd, "measure", path, "--case", "c")
+    assert (code, error["error"]["type"]) == (2, "CaseError")
+    assert "--case" in error["error"]["hint"]
+
+
+def test_an_interrupted_measurement_is_started_again_in_its_case(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = pair_file(tmp_path / "p.jsonl", [-0.5], [-0.5])
+    whole = path.read_text()
+    path.write_text(whole[:-20])
+    stat = path.stat()
+    code, error = call(capfd, "measure", path, "--case", "c")
+    assert (code, error["format"]) == (2, "logdiff-error/1")
+    assert json.loads((tmp_path / "c" / "manifest.json").read_text())["state"] == "open"
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert call(capfd, "measure", path, "--case", "c")[1]["error"]["message"] == error["error"]["message"]
+
+
+def test_import_query_compare_and_report_work_on_one_another(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = [{"id": "a", "p": [1], "r": [5, 6], "old": [-1.0, -2.0], "new": [-1.0, -1.5]}]
+    (tmp_path / "f.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    names = {"sample_id": "id", "prompt_token_ids": "p", "response_token_ids": "r"}
+    names |= {"rollout_logprobs": "old", "train_logprobs": "new"}
+    maps = [part for ours, theirs in names.items() for part in ("--map", f"{ours}={theirs}")]
+    code, made = call(capfd, "import", "jsonl", "f.jsonl", "--case", "c", *maps)
+    assert (code, made["format"]) == (0, "logdiff-case/1")
+    assert made["case"] == str(tmp_path / "c")
+    code, found = call(capfd, "query", "c", "select side, sum(logprob) from tokens group by side order by side")
+    assert (code, found["rows"]) == (0, [["rollout", -3.0], ["train", -2.5]])
+    assert call(capfd, "measure", "c")[0] == 1
+    code, shown = call(capfd, "report", "c", "-o", "r.html")
+    assert (code, shown["report"]) == (0, str(tmp_path / "r.html"))
+    assert "<html" in (tmp_path / "r.html").read_text()
+    assert call(capfd, "measure", pair_file(tmp_path / "p.jsonl", [-1.0, -2.0], [-1.0, -2.0]), "--case", "d")[0] == 0
+    code, changed = call(capfd, "compare", "c", "d")
+    assert (code, changed["format"]) == (1, "logdiff-compare/1")
+    assert {"measure.max_abs"} <= {c["what"] for c in changed["changed"]}
+    assert call(capfd, "compare", "d", "d") == (0, call(capfd, "compare", "d", "d")[1])
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["measure"], "PAIRS"),
+        (["measure", "--frob"], "--frob"),
+        (["frob"], "frob"),
+        (["run", "absent.yaml"], "absent.yaml"),
+        (["run", "x.yaml", "--floor", "most"], "most"),
+        (["measure", "absent.jsonl"], "absent.jsonl"),
+        (["measure", "p.jsonl", "--fail-above", "frob=1"], "frob"),
+        (["import", "frob", "p.jsonl"], "frob"),
+        (["import", "jsonl", "p.jsonl", "--map", "novalue"], "novalue"),
+        (["query", "absent", "select 1"], "absent"),
+        (["report", "absent"], "absent"),
+        (["compare", "absent", "absent"], "absent"),
+        (["env", "--python", "/absent/python"], "/absent/python"),
+        (["models", "build", "x", "--python", "/absent/python"], "/absent/python"),
+        (["serve", "--root", "absent"], "absent"),
+        (["serve", "--http", "0.0.0.0:8000"], "0.0.0.0:8000"),
+    ],
+)
+def test_what_can_not_be_used_is_an_error_with_value_and_way_out(
+    capfd: pytest.CaptureFixture[str], argv: list[str], says: str
+) -> None:
+    code, found = call(capfd, *argv)
+    assert code == 2
+    assert found["format"] == "logdiff-error/1"
+    error = found["error"]
+    assert says in f"{error['message']} {error['value']}"
+    assert error["hint"]
+    assert run(argv) == 2
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert says in shown.err
+    assert "hint" in shown.err
+
+
+def test_an_unforeseen_failure_is_exit_3_and_names_itself_a_bug(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "query", lambda **_: 1 / 0)
+    code, found = call(capfd, "query", "c", "select 1")
+    assert (code, found["error"]["type"]) == (3, "InternalError")
+    assert "ZeroDivisionError" in found["error"]["message"]
+
+
+def test_what_a_library_prints_never_reaches_the_json(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noisy(**_: Any) -> actions.Done:
+        print("hello from a library")
+        os.write(1, b"hello from below\n")
+        subprocess.run(["echo", "hello from a child"], check=True)
+        return actions.Done({"format": "logdiff-env/1"})
+
+    monkeypatch.setattr(actions, "env", noisy)
+    assert call(capfd, "env") == (0, {"format": "logdiff-env/1"})
+    print("after")
+    assert capfd.readouterr().out == "after\n"
+
+
+def test_an_engines_own_words_reach_the_user(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(**_: Any) -> actions.Done:
+        raise EngineError("unexpected keyword argument 'frob'", value="frob", hint="see the engine's arguments")
+
+    monkeypatch.setattr(actions, "run", refuses)
+    code, found = call(capfd, "run", "x.yaml")
+    assert (code, found["error"]["type"], found["error"]["value"]) == (2, "EngineError", "frob")
+
+
+def test_tables_are_made_from_every_kind_of_result(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = pair_file(tmp_path / "p.jsonl", [-0.5, -1.0], [-0.25, -1.0])
+    assert run(["measure", str(path), "--case", "c", "--fail-above", "mean_abs=0.01"]) == 1
+    shown = capfd.readouterr().out
+    assert "1 (50 %)" in shown
+    assert "0.250" in shown
+    assert "above the limit: mean_abs" in shown
+    assert str(tmp_path / "c") in shown
+    assert run(["query", "c", "select 41 + 1 as answer"]) == 0
+    assert "42" in capfd.readouterr().out
+    assert run(["compare", "c", "c"]) == 0
+    assert "Nothing changed" in capfd.readouterr().out
+
+
+def test_the_demo_prints_its_table_and_says_when_vllm_is_absent(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engines are left out: a measured case stands in for the live run."""
+    import logdiff.live
+    from logdiff.case import Case
+
+    run(["measure", str(pair_file(tmp_path / "p.jsonl", [-0.5, -1.0], [-0.25, -1.0])), "--case", "c"])
+    asked: list[Any] = []
+
+    def live(run_file: Any, case: Any, **options: Any) -> Case:
+        asked.append((run_file, options))
+        return Case.open("c")
+
+    monkeypatch.setattr(logdiff.live, "run", live)
+    monkeypatch.setattr(actions, "_vllm_missing", lambda python: "it is not installed")
+    capfd.readouterr()
+    code = run(["demo", "--report", "demo.html", "--json"])
+    shown = capfd.readouterr()
+    found = json.loads(shown.out)
+    assert code == 0
+    assert found["format"] == "logdiff-demo/1"
+    assert (found["model"], found["rollout"]) == ("smollm2", "transformers-generate")
+    assert "it is not installed" in shown.err
+    assert found["aligned"] is None
+    assert found["stock"]["measure"]["tokens"] == 2
+    assert found["report"] == str(tmp_path / "demo.html")
+    run_file, options = asked[0]
+    assert len(Path(run_file.prompts.text).read_text().splitlines()) == 8
+    assert (options["floor"], options["kind"]) == ("quick", "demo")
+    assert run(["demo", "--model", "moe", "--report", "demo.html"]) == 0
+    assert "report: " in capfd.readouterr().out
+    assert asked[1][0].model == "builtin:qwen3-moe"
+    assert asked[1][0].prompts.random.count == 8
+
+
+def test_progress_off_a_terminal_is_a_line_now_and_then(capfd: pytest.CaptureFixture[str]) -> None:
+    with ProgressView() as view:
+        for done in range(1000):
+            view(Progress("generate", done + 1, 1000, "tokens"))
+        view(Progress("score", 1, None, "tokens", "padded"))
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "generate: 1/1000 tokens"
+    assert lines[-2:] == ["generate: 1000/1000 tokens", "score: padded: 1 tokens"]
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize("how", [["--json"], []])
+def test_a_closed_pipe_ends_a_command_quietly(tmp_path: Path, how: list[str]) -> None:
+    run(["measure", str(pair_file(tmp_path / "p.jsonl", [-0.5] * 50, [-0.5] * 50)), "--case", "c"])
+    sql = "select repeat('x', 1000) from range(900)"
+    command = [sys.executable, "-m", "logdiff", "query", "c", sql, *how]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert process.stderr.read() == b""
+
+
+def test_sigterm_prints_a_cancelled_error_and_exits_2(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    command = [sys.executable, "-m", "logdiff", "measure", "pipe", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    time.sleep(3)  # it waits for a writer of the pipe
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert json.loads(out)["error"]["type"] == "CancelledError"
+
+
+def test_help_needs_no_heavy_package_and_names_every_command() -> None:
+    program = (
+        "import sys, logdiff.cli.app as app\n"
+        "code = app.run(['--help'])\n"
+        "heavy = {'numpy', 'pyarrow', 'duckdb', 'matplotlib', 'torch', 'mcp', 'httpx', 'jinja2'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in ("demo", "models", "run", "measure", "compare", "import", "report", "query", "env", "serve"):
+        assert f" {name} " in done.stdout
+
+
+@pytest.mark.parametrize("command", ["demo", "models list", "models build", "run", "measure", "compare", "import",
+                                     "report", "query", "env", "serve"])  # fmt: skip
+def test_every_command_takes_json_and_explains_itself(capfd: pytest.CaptureFixture[str], command: str) -> None:
+    assert run([*command.split(), "--help"]) == 0
+    text = capfd.readouterr().out
+    assert "--json" in text
+    assert "Usage" in text
+
+
+def test_app_and_capture_are_the_command_line() -> None:
+    assert app.build().registered_commands
+    assert capture.demo.__doc__

@@ -1,0 +1,88 @@
+"""What a client sees before it calls: the tools' schemas (snapshots), hints, and size.
+
+`UPDATE_SNAPSHOTS=1` writes the snapshots anew; read the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+
+pytestmark = pytest.mark.anyio
+SNAPSHOTS = Path(__file__).with_name("snapshots")
+TOOLS = {
+    "case_import", "case_query", "env_inspect", "job_status", "logdiff_measure", "logdiff_run", "report_render"
+}  # fmt: skip
+
+
+async def listed(server: Any) -> dict[str, Any]:
+    async with Client(server) as client:
+        return {
+            t.name: t.model_dump(mode="json", by_alias=True, exclude_none=True)
+            for t in (await client.list_tools()).tools
+        }
+
+
+async def test_the_tools_are_those_of_this_version(fake_server: Callable[..., Any]) -> None:
+    assert set(await listed(fake_server())) == TOOLS
+
+
+@pytest.mark.parametrize("name", sorted(TOOLS))
+async def test_a_tools_schema_changes_only_on_purpose(fake_server: Callable[..., Any], name: str) -> None:
+    shown = json.dumps((await listed(fake_server()))[name], indent=1, sort_keys=True) + "\n"
+    file = SNAPSHOTS / f"{name}.json"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(shown, encoding="utf-8")
+    assert shown == file.read_text(encoding="utf-8"), "UPDATE_SNAPSHOTS=1 writes the snapshot anew"
+
+
+async def test_every_tool_sets_all_four_hints(fake_server: Callable[..., Any]) -> None:
+    hints = {name: tool["annotations"] for name, tool in (await listed(fake_server())).items()}
+    for name, found in hints.items():
+        for hint in ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"):
+            assert isinstance(found.get(hint), bool), f"{name} leaves {hint} open"
+    assert {name for name, h in hints.items() if h["readOnlyHint"]} == {"case_query", "env_inspect"}
+    assert {name for name, h in hints.items() if h["openWorldHint"]} == {"logdiff_run"}
+    assert not any(h["destructiveHint"] for h in hints.values())
+
+
+async def test_the_tool_list_costs_under_3000_tokens(fake_server: Callable[..., Any]) -> None:
+    text = json.dumps(list((await listed(fake_server())).values()), separators=(",", ":"))
+    assert len(text) / 4 < 3000
+
+
+async def test_every_argument_is_described_with_its_range(fake_server: Callable[..., Any]) -> None:
+    for name, tool in (await listed(fake_server())).items():
+        for key, schema in tool["inputSchema"]["properties"].items():
+            assert schema.get("description"), f"{name}.{key} has no description"
+            for bound in ("minimum", "maximum"):
+                if bound in schema:
+                    assert f"{schema[bound]:g}" in schema["description"], f"{name}.{key} hides its {bound}"
+
+
+async def test_every_next_step_names_a_tool_with_arguments_that_it_takes(fake_server: Callable[..., Any]) -> None:
+    from jsonschema import validate
+    from logdiff.mcp import summaries
+
+    tools = await listed(fake_server())
+    steps = [
+        *summaries.measure_steps("runs/x", "different"),
+        *summaries.measure_steps("runs/x", "equal"),
+        *summaries.measure_steps("runs/x", "gate-failed"),
+        *summaries.case_steps("runs/x"),
+        *summaries.job_steps("run-1"),
+        *summaries.resume_steps("logdiff_run", "runs/x", {"run_file": "/w/run.yaml"}, lambda p: "run.yaml"),
+    ]
+    assert len(steps) >= 9
+    for step in steps:
+        validate(step.arguments, tools[step.tool]["inputSchema"])
+        assert set(step.arguments) <= set(tools[step.tool]["inputSchema"]["properties"])
+        assert step.why
+        assert step.outcomes
