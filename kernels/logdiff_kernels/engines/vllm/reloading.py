@@ -55,10 +55,10 @@ def finish(worker: Any, folder: str, shapes: dict[str, list[int]]) -> list[str]:
     touched = []
     tied = bool(getattr(worker.model_config.hf_text_config, "tie_word_embeddings", False))
     with set_current_vllm_config(worker.vllm_config):
-        module: Any
         for name, module in model.named_modules():
-            if tied and isinstance(module, ParallelLMHead) and is_packed(module) and module.weight.numel():
-                module.quant_method.process_weights_after_loading(module)
+            head: Any = module
+            if tied and isinstance(module, ParallelLMHead) and is_packed(head) and head.weight.numel():
+                head.quant_method.process_weights_after_loading(head)
                 touched.append(name)
         lost = _lost(model, folder, shapes)
         if lost:

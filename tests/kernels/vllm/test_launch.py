@@ -1,0 +1,76 @@
+"""What is added to the user's arguments, and what is refused before vLLM starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from logdiff_kernels.engines.vllm import launch
+from logdiff_kernels.errors import InputError
+from logdiff_kernels.protocol import Request
+
+
+def request(model: Path) -> Request:
+    return Request("vllm", "rollout", str(model), "bfloat16")
+
+
+def test_a_folder_that_holds_no_model_is_refused_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such"):
+        launch.start(request(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match=r"config\.json"):
+        launch.start(request(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="no weights") as caught:
+        launch.start(request(tmp_path))
+    assert caught.value.value == str(tmp_path)
+
+
+def test_a_tokenizer_is_found_by_its_files(tmp_path: Path) -> None:
+    assert not launch.has_tokenizer(str(tmp_path))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert launch.has_tokenizer(str(tmp_path))
+    assert launch.has_tokenizer("some/hub-name")
+
+
+@pytest.mark.parametrize(
+    ("cpus", "workers", "expected"),
+    [({0, 1}, 2, "0|1"), ({0, 1, 2, 3, 8}, 2, "0,1|2,3"), ({3}, 2, "nobind"), ({4, 5, 6}, 3, "4|5|6")],
+)
+def test_cpus_are_shared_out_among_workers(
+    cpus: set[int], workers: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cpus)
+    assert launch._threads(workers) == expected
+
+
+def test_defaults_fill_gaps_only_and_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    platforms = pytest.importorskip("vllm.platforms")
+    if not platforms.current_platform.is_cpu():
+        pytest.skip("the defaults are those of vLLM's CPU backend")
+    monkeypatch.setattr(launch, "_memory_nodes", lambda: 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    for name in ("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("VLLM_PLUGINS", "theirs")
+    assert launch._environment({"tensor_parallel_size": 2}) == {
+        "VLLM_PLUGINS": "theirs,logdiff",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "0|1",
+    }
+    assert os.environ["VLLM_PLUGINS"] == "theirs,logdiff"
+    assert launch._environment({"tensor_parallel_size": 2}) == {}
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "")
+    assert launch._environment({"kv_cache_memory_bytes": 5}) == {}
+
+
+def test_the_plug_in_does_nothing_unless_it_is_asked_to() -> None:
+    code = (
+        "import sys; from logdiff_kernels.engines.vllm.plugin import register; register();"
+        "print(sorted(m for m in sys.modules if m == 'vllm' or m == 'torch'))"
+    )
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("LOGDIFF_")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == "[]"
