@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logdiff.live.capture import generated, read_json, rescored, scored
+from logdiff.live.capture import read_json
+from logdiff.live.layout import generated, rescored, scored
 from logdiff.live.models import Vocabulary, vocabulary
 from logdiff.live.session import Session
+from logdiff.target.redact import redacted
 
 if TYPE_CHECKING:
     from logdiff.case.batch import PairBatch, PairMeta
@@ -89,7 +91,7 @@ def meta(session: Session, known: RunFacts) -> PairMeta:
             "version": engine.get("version"),
             "model": str(session.models[side]) if session.models[side] is not None else None,
             "dtype": spec.dtype if spec.engine != "vllm-http" else None,
-            "args": spec.args,
+            "args": redacted(spec.args),
             "modules": spec.modules,
         }
         if spec.engine.startswith("transformers"):

@@ -7,26 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from logdiff.errors import EngineError, EvidenceError
+from logdiff.live.layout import PROMPTS, generated, rescored, scored
 from logdiff.live.prompts import random_prompts, sample_ids, text_prompts, token_id_prompts
 from logdiff.live.session import Outcome, Session
 
-PROMPTS = "captures/prompts.safetensors"
 MAX_TEXT_TOKENS = 200_000
-
-
-def generated(step: int) -> str:
-    """The rollout's tokens and log-probabilities."""
-    return f"captures/step{step}/generate.safetensors"
-
-
-def rescored(step: int) -> str:
-    """The rollout engine's prefill log-probabilities of the same tokens."""
-    return f"captures/step{step}/rescore.safetensors"
-
-
-def scored(step: int) -> str:
-    """The train side's log-probabilities of the same tokens."""
-    return f"captures/step{step}/score.safetensors"
+"""Tokens whose texts are kept for reports."""
 
 
 def scoring(sampling: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from logdiff.errors import EngineError, InputError
-from logdiff.live.capture import generated, read_json, rescored, score_task, scored, scoring
+from logdiff.live.capture import read_json, score_task, scoring
+from logdiff.live.layout import generated, rescored, scored
 from logdiff.live.session import Outcome, Session
 from logdiff.measure import floor_summary, self_stats
 from logdiff.target import EngineSpec

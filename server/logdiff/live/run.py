@@ -24,9 +24,10 @@ from logdiff.live.floor import (
     capture_train_floor,
     summarise,
 )
+from logdiff.live.layout import CHECKPOINTS
 from logdiff.live.models import check_model_folder
 from logdiff.live.runfile import BUILTIN, RunFile
-from logdiff.live.session import CHECKPOINTS, Session
+from logdiff.live.session import Session
 from logdiff.target import OnProgress, Timeouts
 
 UNAVAILABLE_WITH_RESCORE = ("decode_rescore", "rescore_train")
@@ -127,12 +128,9 @@ def _capture_and_measure(session: Session, floor: Level | None) -> None:
             capture_rollout_floor(session, captured)
         if steps == 1:
             session.close("rollout")  # one engine in memory at a time
-        tokens = case.path / capture.generated(step)
         capture.capture_train(session, step)
         if captured is not None and step == 0:
             capture_train_floor(session, captured)
-        if step + 1 < steps:
-            session.update(step + 1, tokens)
     for engine in ("rollout", "train"):
         session.close(engine)
     if captured is not None and captured.level == "full":

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 from logdiff.errors import InputError
 from logdiff.jsonio import dumps
 from logdiff.target.engine import EngineSpec
+from logdiff.target.redact import redacted
 
 MAX_BYTES = 1 << 20
 BUILTIN = "builtin:"
@@ -202,8 +203,8 @@ class RunFile(_Strict):
         return hashlib.sha256(dumps(data).encode()).hexdigest()
 
     def public(self) -> dict[str, Any]:
-        """The run as the case keeps it: values of environment variables are left out, their names kept."""
-        data = self.model_dump()
+        """The run as the case keeps it: without the values of environment variables and of keys that name secrets."""
+        data: dict[str, Any] = redacted(self.model_dump())
         for side in ("rollout", "train"):
             data[side]["env"] = sorted(data[side]["env"])
         return data
@@ -254,6 +255,8 @@ def load_run_file(path: Path | str) -> RunFile:
     path = Path(path)
     try:
         size = path.stat().st_size
+        if not path.is_file():
+            raise InputError("run file is no file", value=str(path), hint="give the path of a logdiff-run/1 YAML file")
         if size > MAX_BYTES:
             raise InputError("run file is too large", value=f"{size} bytes", hint=f"at most {MAX_BYTES} bytes")
         text = path.read_text(encoding="utf-8")

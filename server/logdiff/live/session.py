@@ -13,14 +13,13 @@ from typing import Any
 
 from logdiff.case import Case
 from logdiff.case.files import sha256_file
-from logdiff.errors import CancelledError, CaseError, EngineError
+from logdiff.errors import CancelledError, EngineError
 from logdiff.jsonio import dumps
+from logdiff.live.layout import CHECKPOINTS, generated
 from logdiff.live.runfile import RunFile
 from logdiff.target import Engine, EngineSpec, OnProgress, Progress, Timeouts, UnsupportedError, start
 
 MAX_DATA = 64 << 10
-CHECKPOINTS = ".work"
-"""Folder of checkpoints between steps: hidden, so that it is no evidence, and removed when the case is sealed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,8 @@ class _Slot:
 class Session:
     """Runs tasks at most once per case: what the journal records with unchanged inputs and output is not done again.
 
-    Engines are started when the first task needs them. Use as a context manager: it ends every engine.
+    Engines are started, and weights updated and synced, when the first task needs them. Use as a context manager: it
+    ends every engine.
     """
 
     def __init__(
@@ -138,22 +138,6 @@ class Session:
         self.case.record_outputs(key, [path], request=request, data=data)
         return Outcome(path, data)
 
-    def update(self, step: int, source: Path) -> None:
-        """Make the checkpoint of `step` by one update of the train engine on the tokens of `source`."""
-        if any(self._checkpoint(later) is not None for later in range(step, self.run.steps)):
-            return  # an earlier checkpoint is removed once the next one stands
-        self.check_cancel()
-        folder = self._checkpoint_folder(step)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.parent.mkdir(exist_ok=True)
-        task = {"task": "update", "id": f"step{step}/train/update", "input": str(source), "output": str(folder)}
-        engine = self._engine("train", self.spec("train"), step - 1)
-        result = engine.run({**task, "lr": self.run.update.lr, "seed": self.run.update.seed}, self._on_progress)
-        self._slots["train"].step = step
-        self.case.journal.append("checkpoint", step=step, files=_listing(folder), data=result.data)
-        if step >= 2:
-            shutil.rmtree(self._checkpoint_folder(step - 1), ignore_errors=True)
-
     def close(self, engine: str) -> None:
         """End the engine of that name, if it runs."""
         slot = self._slots.pop(engine, None)
@@ -196,18 +180,17 @@ class Session:
 
     def _sync(self, name: str, spec: EngineSpec, slot: _Slot, step: int) -> _Slot:
         """Bring an engine to the weights of `step` through its own reload, else by a start on the checkpoint."""
-        checkpoint = self._need_checkpoint(step)
+        model = str(self._need_checkpoint(step)) if step > 0 else spec.model
         how = "reload"
         try:
             if spec.side == "train":
                 raise UnsupportedError("the train engine makes the weights")
-            task = {"task": "reload", "id": f"step{step}/{name}/reload", "path": str(checkpoint)}
-            slot.engine.run(task, self._on_progress)
+            slot.engine.run({"task": "reload", "id": f"step{step}/{name}/reload", "path": model}, self._on_progress)
             slot.step = step
         except UnsupportedError as error:
             how = f"restart on the checkpoint: {error.message}"
             self.close(name)
-            slot = self._start_on(name, replace(spec, model=str(checkpoint)), step)
+            slot = self._start_on(name, replace(spec, model=model), step)
         self.case.journal.append("weights_synced", engine=name, step=step, how=how)
         return slot
 
@@ -222,13 +205,22 @@ class Session:
         return None
 
     def _need_checkpoint(self, step: int) -> Path:
+        """The checkpoint of `step`, made by one update of the train engine on the tokens of the step before."""
         folder = self._checkpoint(step)
-        if folder is None:
-            raise CaseError(
-                f"the checkpoint of step {step} is gone or was changed",
-                value=str(self._checkpoint_folder(step)),
-                hint="start a new case: later steps stand on it",
-            )
+        if folder is not None:
+            return folder
+        self.check_cancel()
+        folder = self._checkpoint_folder(step)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(exist_ok=True)
+        source = self.case.path / generated(step - 1)
+        task = {"task": "update", "id": f"step{step}/train/update", "input": str(source), "output": str(folder)}
+        engine = self._engine("train", self.spec("train"), step - 1)
+        result = engine.run({**task, "lr": self.run.update.lr, "seed": self.run.update.seed}, self._on_progress)
+        self._slots["train"].step = step
+        self.case.journal.append("checkpoint", step=step, files=_listing(folder), data=result.data)
+        if step > 1:
+            shutil.rmtree(self._checkpoint_folder(step - 1), ignore_errors=True)
         return folder
 
     def _digest(self, task: dict[str, Any], inputs: Sequence[Path]) -> str:

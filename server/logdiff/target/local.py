@@ -16,6 +16,7 @@ from logdiff.jsonio import dumps
 from logdiff.target.children import Child
 from logdiff.target.engine import EngineSpec, OnProgress, Progress, TaskResult, UnsupportedError
 from logdiff.target.overlay import interpreter, runner_env
+from logdiff.target.redact import redacted
 from logdiff.target.streams import BoundedLog, EventPump, LogPump
 from logdiff.target.timeouts import Timeouts
 
@@ -61,9 +62,11 @@ class LocalRunner:
         self._closed = False
         command = interpreter(spec.python if spec else python)
         env = runner_env(command, dict(spec.env) if spec else {})
-        request = log.with_suffix(".request.json")
+        self._request = _request(spec)
+        self._request_file = request = log.with_suffix(".request.json")
         request.parent.mkdir(parents=True, exist_ok=True)
-        request.write_text(dumps(_request(spec), indent=1), encoding="utf-8")
+        request.touch(mode=0o600)
+        request.write_text(dumps(self._request, indent=1), encoding="utf-8")
         self._log = BoundedLog(log)
         try:
             self._child = Child([command, "-m", "logdiff_kernels.runner", str(request)], env)
@@ -108,6 +111,8 @@ class LocalRunner:
         except BaseException:
             runner._end(polite=False)
             raise
+        finally:
+            runner._redact()
         return runner
 
     @property
@@ -159,6 +164,12 @@ class LocalRunner:
             with contextlib.suppress(LogdiffError):
                 self._send({"task": "stop"})
             self._end(polite=True)
+
+    def _redact(self) -> None:
+        """The request stays beside the log, without secrets once the runner has read it."""
+        clean = redacted(self._request)
+        if clean != self._request:
+            self._request_file.write_text(dumps(clean, indent=1), encoding="utf-8")
 
     def _end(self, *, polite: bool) -> None:
         if self._closed:

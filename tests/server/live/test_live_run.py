@@ -350,6 +350,22 @@ def test_several_steps_update_sync_and_checksum_each_time(here):
     assert not (case.path / ".work").exists()
 
 
+def test_a_floor_added_to_a_sealed_run_of_several_steps_updates_nothing_again(here):
+    run(make(here, steps=2), here / "case", timeouts=FAST)
+    before = counts(here)
+    case = run(make(here, steps=2), here / "case", floor="quick", timeouts=FAST)
+    assert measured(case)["floor"]["max_abs"] == 0
+    after = counts(here)
+    assert (after["update"], after["generate"]) == (before["update"], before["generate"]) == (1, 2)
+
+
+def test_secrets_in_engine_arguments_are_not_written_down(here):
+    run(make(here, rollout={"hf_token": "s3cret", "nested": {"password": "s3cret"}}), here / "case", timeouts=FAST)
+    texts = [p.read_bytes() for p in (here / "case").rglob("*") if p.is_file()]
+    assert not any(b"s3cret" in text for text in texts)
+    assert any(b'"hf_token": "***"' in text for text in texts)
+
+
 def test_a_rollout_without_reload_is_restarted_on_the_checkpoint_and_that_is_recorded(here):
     case = run(make(here, rollout={"unsupported": ["reload"]}, steps=2), here / "case", timeouts=FAST)
     synced = [r for r in case.journal.read() if r["event"] == "weights_synced"]
