@@ -173,4 +173,5 @@ def _token_texts(session: Session, tokens: Path) -> None:
         {"task": "decode_text", "ids": ids},
         output="sides/rollout/token_text.json",
         inputs=[tokens],
+        optional=True,
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from logdiff.case import Case
 from logdiff.case.files import sha256_file
-from logdiff.errors import CancelledError, EngineError
+from logdiff.errors import CancelledError, EngineError, InputError
 from logdiff.jsonio import dumps
 from logdiff.live.layout import CHECKPOINTS, generated
 from logdiff.live.runfile import RunFile
@@ -98,6 +98,7 @@ class Session:
         output: str,
         inputs: Sequence[Path] = (),
         step: int = 0,
+        optional: bool = False,
     ) -> Outcome:
         """Do one task with the engine named `engine` (started from `spec` when it is not there), or find it done.
 
@@ -108,6 +109,7 @@ class Session:
             output: path of its output in the case.
             inputs: files that it reads; the task is done again when one of them changed.
             step: which weights it needs.
+            optional: the run goes on without it: an `InputError` (no tokenizer) is a reason too.
 
         Raises:
             LogdiffError: as the engine raised it. A task that the engine can't do is an `Outcome` with a reason.
@@ -124,7 +126,9 @@ class Session:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             result = self._engine(engine, spec, step).run({**task, "id": key, "output": str(path)}, self._on_progress)
-        except UnsupportedError as error:
+        except (UnsupportedError, InputError) as error:
+            if isinstance(error, InputError) and not optional:
+                raise
             reason = f"{error.message}; {error.hint}" if error.hint else error.message
             self.case.journal.append("unsupported", task=key, request=request, reason=reason)
             self._unsupported[key] = (request, reason)

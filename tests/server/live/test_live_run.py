@@ -421,6 +421,14 @@ def test_greedy_sampling_scores_at_temperature_one(here, temperature):
     assert scoring({"temperature": temperature})["temperature"] == (temperature or 1.0)
 
 
+def test_a_model_without_a_tokenizer_is_measured_without_token_texts(here):
+    case = run(make(here, train={"bad_input": ["decode_text"]}), here / "case", timeouts=FAST)
+    assert not (case.path / "sides/rollout/token_text.json").exists()
+    assert [r["task"] for r in case.journal.read() if r["event"] == "unsupported"] == ["step0/rollout/text"]
+    with pytest.raises(InputError, match="bad input for score"):
+        run(make(here, train={"bad_input": ["score"]}), here / "other", timeouts=FAST)
+
+
 def test_a_bad_model_is_refused_before_anything_is_started(here):
     (here / "model" / "model.safetensors").unlink()
     with pytest.raises(InputError, match="no weights"):

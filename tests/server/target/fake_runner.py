@@ -74,6 +74,8 @@ def do(task, request, state):
     name, args = task["task"], request.get("args") or {}
     if name in args.get("unsupported", []):
         return fail("UnsupportedError", f"{name} can't be had here", task["id"], False, "use another engine")
+    if name in args.get("bad_input", []):
+        return fail("InputError", f"bad input for {name}", task["id"], False)
     if name == args.get("refuse"):
         return fail("EngineError", f"no {name} today", task["id"], False)
     if name == args.get("exit_at"):
