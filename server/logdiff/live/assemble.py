@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logdiff.live.capture import read_json
+from logdiff.live.capture import read_json, setting
 from logdiff.live.layout import generated, rescored, scored
 from logdiff.live.models import Vocabulary, vocabulary
 from logdiff.live.session import Session
@@ -58,7 +58,6 @@ def meta(session: Session, known: RunFacts) -> PairMeta:
     found = _vocabulary(folder)
     config = read_json(folder / "config.json") if folder is not None else {}
     rollout = known.fingerprints.get("rollout", {})
-    effective = rollout.get("effective") or {}
     nested = config.get("text_config")
     text: dict[str, Any] = nested if isinstance(nested, dict) else {}
 
@@ -74,12 +73,12 @@ def meta(session: Session, known: RunFacts) -> PairMeta:
         "top_k": run.sampling.top_k,
         "seed": run.sampling.seed,
         "max_tokens": run.sampling.max_tokens,
-        "logprobs_mode": effective.get("logprobs_mode"),
+        "logprobs_mode": setting(rollout, "logprobs_mode"),
         "dtype": run.dtype,
         "moe": of_config("num_experts", "num_local_experts", "n_routed_experts") is not None,
         "sliding_window": of_config("sliding_window"),
-        "block_size": effective.get("block_size"),
-        "chunk_size": effective.get("max_num_batched_tokens"),
+        "block_size": setting(rollout, "block_size"),
+        "chunk_size": setting(rollout, "max_num_batched_tokens"),
         "steps": run.steps,
         "prompts": run.prompts.model_dump(exclude_none=True),
     }

@@ -140,6 +140,17 @@ def read_json(path: Path) -> dict[str, Any]:
     return data
 
 
+def setting(fingerprint: dict[str, Any], name: str) -> Any:
+    """An effective setting of a `logdiff-fingerprint/1`, wherever the engine keeps it; None where it is unknown."""
+    config = fingerprint.get("config")
+    config = config if isinstance(config, dict) else {}
+    sections = [v for v in config.values() if isinstance(v, dict)]
+    for source in (fingerprint.get("effective") or {}, config, *sections):
+        if source.get(name) is not None:
+            return source[name]
+    return None
+
+
 def _check_samples(path: Path, prompts: Path) -> None:
     from logdiff.case.sequences import read_sequences
 

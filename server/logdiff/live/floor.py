@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from logdiff.errors import EngineError, InputError
-from logdiff.live.capture import read_json, score_task, scoring
+from logdiff.live.capture import read_json, score_task, scoring, setting
 from logdiff.live.layout import generated, rescored, scored
 from logdiff.live.session import Outcome, Session
 from logdiff.measure import floor_summary, self_stats
@@ -247,10 +247,12 @@ def _restarts(session: Session, spec: EngineSpec) -> Iterator[tuple[str, Any, di
     yield "restart", "same", {}
     if spec.engine != "vllm":
         return
-    effective = read_json(session.case.path / "sides/rollout/fingerprint.json").get("effective") or {}
+    path = session.case.path / "sides/rollout/fingerprint.json"
+    fingerprint = read_json(path) if path.is_file() else {}
 
     def current(name: str) -> Any:
-        return spec.args.get(name, effective.get(name))
+        known = setting(fingerprint, name)
+        return spec.args.get(name) if known is None else known
 
     for value, more in ((True, {"max_num_batched_tokens": 64, "max_num_seqs": 16}), (False, {})):
         if value or current("enable_chunked_prefill") is not False:

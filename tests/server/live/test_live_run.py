@@ -335,7 +335,11 @@ def test_the_full_floor_restarts_the_engines_and_keeps_refusals_with_their_words
     } <= names
     assert floor["level"] == "full"
     starts = counts(here)["start-vllm"]
-    assert starts == 1 + 7  # restart, chunked prefill on and off, prefix caching on and off, block size, eager
+    # restart, chunked prefill on (small) and off, prefix caching off, block size, eager: the fake runs with
+    # prefix caching on and blocks of 16
+    assert starts == 1 + 6
+    assert case.meta.get("block_size") == 16
+    assert case.meta.get("chunk_size") == 512
 
 
 def test_several_steps_update_sync_and_checksum_each_time(here):

@@ -144,7 +144,10 @@ def do(task, request, state):
             "format": "logdiff-fingerprint/1",
             "engine": {"name": request.get("engine"), "version": "0"},
             "effective": {"temperature": 1.0, "logprobs_mode": "raw_logprobs"},
-            "config": {},
+            "config": {
+                "cache_config": {"block_size": 16, "enable_prefix_caching": True},
+                "scheduler_config": {"enable_chunked_prefill": True, "max_num_batched_tokens": 512},
+            },
             "packages": {},
             "env": {},
         },
