@@ -63,7 +63,10 @@ def test_defaults_fill_gaps_only_and_are_reported(monkeypatch: pytest.MonkeyPatc
     assert os.environ["VLLM_PLUGINS"] == "theirs,logdiff"
     assert launch._environment({"tensor_parallel_size": 2}) == {}
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "")
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
     assert launch._environment({"kv_cache_memory_bytes": 5}) == {}
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "")
+    assert launch._environment({"kv_cache_memory_bytes": 5}) == {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
 def test_the_plug_in_does_nothing_unless_it_is_asked_to() -> None:

@@ -123,6 +123,9 @@ def _environment(arguments: dict[str, Any]) -> dict[str, Any]:
         size = int(arguments.get("tensor_parallel_size", 1)) * int(arguments.get("pipeline_parallel_size", 1))
         if size > 1 and _memory_nodes() < size:
             default("VLLM_CPU_OMP_THREADS_BIND", _threads(size))
+        if size == 1 and int(arguments.get("data_parallel_size", 1)) == 1:
+            # One process: a worker of its own would start two more interpreters and leave one core unused.
+            default("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     return added
 
 
