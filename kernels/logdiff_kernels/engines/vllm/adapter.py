@@ -230,6 +230,7 @@ class VllmEngine:
 
     def _params(self, sampling: Sampling, index: int, **changes: Any) -> Any:
         from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
 
         greedy = sampling.temperature < 1e-5
         values: dict[str, Any] = {
@@ -240,6 +241,7 @@ class VllmEngine:
             "logprobs": sampling.topk,
             "ignore_eos": sampling.ignore_eos,
             "detokenize": False,
+            "output_kind": RequestOutputKind.FINAL_ONLY,
         }
         return SamplingParams(**{**values, **changes})
 

@@ -59,6 +59,7 @@ class NameTable:
 
     def find(self, parameter: str, shard: str | int | None = None) -> str | None:
         """The checkpoint's name, or None where the checkpoint is known and has no such tensor."""
+        parameter = parameter.replace(".base_layer.", ".")  # a layer that an adapter wraps
         found = self._names.get((parameter, shard))
         if found is not None or shard is None:
             return found if found is not None or self.shapes else parameter

@@ -41,26 +41,23 @@ def _operation(function: Callable[[Any, dict[str, Any]], tuple[Any, bytes]]) -> 
     return function
 
 
-def runner_of(worker: Any) -> Any:
-    """The V1 model runner of a worker.
-
-    Raises:
-        UnsupportedError: vLLM chose its model runner V2, whose sampler these observers do not know.
-    """
-    runner = worker.model_runner
-    if getattr(worker, "use_v2_model_runner", False):
-        raise UnsupportedError(
-            "this vLLM runs its model runner V2, which the observers do not know",
-            value=type(runner).__name__,
-            hint="set VLLM_USE_V2_MODEL_RUNNER=0 in the side's env",
-        )
-    return runner
+_V2 = "this vLLM runs its model runner V2, which the observers do not know"
 
 
 @_operation
 def _observe(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
-    """Install the observers that the payload names, on the idle engine; see `Observers.install`."""
-    runner = runner_of(worker)
+    """Install the observers that the payload names, on the idle engine; see `Observers.install`.
+
+    Raises:
+        UnsupportedError: vLLM chose its model runner V2 and the task can't do without an observer.
+    """
+    runner = worker.model_runner
+    if getattr(worker, "use_v2_model_runner", False):
+        if payload.get("force") or payload.get("prompt_scores"):
+            raise UnsupportedError(
+                _V2, value=type(runner).__name__, hint="set VLLM_USE_V2_MODEL_RUNNER=0 in the side's env"
+            )
+        return {"experts": _V2}, b""
     current = getattr(runner, "logdiff_observers", None)
     if current is not None:
         current.remove()
@@ -71,11 +68,10 @@ def _observe(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
 @_operation
 def _release(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
     """Take the observers away and hand over what they saw."""
-    runner = runner_of(worker)
-    current = getattr(runner, "logdiff_observers", None)
+    current = getattr(worker.model_runner, "logdiff_observers", None)
     if current is None:
         return {}, b""
-    runner.logdiff_observers = None
+    worker.model_runner.logdiff_observers = None
     current.remove()
     collected: tuple[dict[str, Any], bytes] = current.collected()
     return collected if worker.rank == 0 else ({}, b"")
