@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import anyio
@@ -18,6 +22,8 @@ from logdiff.mcp.jobs import Jobs
 from logdiff.mcp.resources import add_resources
 from logdiff.mcp.tools import State, add_tools
 from logdiff.mcp.workspace import Workspace
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 INSTRUCTIONS = """\
 logdiff measures how far the log-probabilities of a rollout engine and a training engine are apart for the same tokens
@@ -38,7 +44,7 @@ def build_server(root: Path, *, jobs: Jobs | None = None, inline_seconds: float 
         inline_seconds: how long a call waits before it answers with a job.
     """
     workspace = Workspace(root)
-    held = jobs or Jobs(workspace.root, workspace.state / "logs")
+    held = jobs or _jobs(workspace)
     state = State(workspace, held)
     if inline_seconds is not None:
         state.inline_seconds = inline_seconds
@@ -69,7 +75,9 @@ def build_server(root: Path, *, jobs: Jobs | None = None, inline_seconds: float 
 def serve(root: Path, http: tuple[str, int] | None) -> None:
     """Serve over standard input and output, or over HTTP, until the client leaves or a signal comes."""
     logging.captureWarnings(True)
-    server = build_server(root)
+    workspace = Workspace(root)
+    jobs = _jobs(workspace)
+    server = build_server(root, jobs=jobs)
     if http is not None:
         from logdiff.mcp.http import serve_http
 
@@ -77,4 +85,26 @@ def serve(root: Path, http: tuple[str, int] | None) -> None:
     else:
         if sys.stdin.isatty():
             sys.stderr.write("logdiff: serving MCP on standard input and output; an MCP client starts this command\n")
+        _end_on_signals(jobs)
         server.run("stdio")
+
+
+def _jobs(workspace: Workspace) -> Jobs:
+    return Jobs(workspace.root, workspace.state / "logs")
+
+
+def _end_on_signals(jobs: Jobs) -> None:
+    """End jobs and process at once: the thread that reads standard input can't be interrupted, so nothing unwinds."""
+
+    def end() -> None:
+        jobs.close(grace=5.0)
+        sys.stderr.flush()
+        os._exit(0)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for known in _SIGNALS:
+            signal.signal(known, signal.SIG_IGN)
+        threading.Thread(target=end).start()
+
+    for number in _SIGNALS:
+        signal.signal(number, stop)

@@ -33,7 +33,7 @@ from logdiff.mcp.workspace import Workspace
 
 _Tool = TypeVar("_Tool", bound=Callable[..., Awaitable[CallToolResult]])
 
-INLINE_SECONDS = 4.0
+INLINE_SECONDS = 6.0
 """A call that takes longer answers with a job."""
 
 
