@@ -154,12 +154,14 @@ class Duplicates:
             ],
             dtype="S16",
         )
-        fresh, first = np.unique(keys, return_index=True)
+        fresh, first, where_fresh = np.unique(keys, return_index=True, return_inverse=True)
+        seen = np.zeros(len(fresh), dtype=bool)
+        for known in self._sorted:
+            where = np.minimum(np.searchsorted(known, fresh), len(known) - 1)
+            seen |= known[where] == fresh
         repeated = np.ones(len(keys), dtype=bool)
         repeated[first] = False
-        for known in self._sorted:
-            where = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-            repeated |= known[where] == keys
+        repeated |= seen[where_fresh]
         if repeated.any():
             self._repeated += int(np.count_nonzero(repeated))
             self._first = self._first or name_of(batch, int(np.argmax(repeated)))
