@@ -57,7 +57,7 @@ def refused(*paths) -> InputError:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet"])
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(batches=st.lists(pair_batches(), max_size=3), limit=st.integers(1, 10))
 def test_a_written_file_reads_back_the_same(suffix, batches, limit):
     text = suffix != ".parquet"

@@ -20,7 +20,7 @@ from logdiff.errors import CaseError
 
 from tests.server.case.strategies import pair_batches, samples_of
 
-_relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_relaxed = settings(max_examples=35, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @_relaxed
