@@ -110,7 +110,7 @@ def test_every_plot_is_described_and_every_table_has_headers(make_case: MakeCase
         assert len(drawing.attributes["aria-label"]) > 20
     labels = page.all("text")
     assert labels
-    assert all(float(label.attributes["font-size"]) > 6 for label in labels)
+    assert all(float(label.attributes["font-size"].removesuffix("px")) > 6 for label in labels)
     assert page.all("table")
     for header in page.all("th"):
         assert header.attributes.get("scope") in ("row", "col")
