@@ -9,9 +9,8 @@ from typing import Any
 
 import psutil
 import pytest
-from mcp import Client, StdioServerParameters
-
 from logdiff.live import build_model
+from mcp import Client, StdioServerParameters
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow(seconds=180)]
 

@@ -92,13 +92,17 @@ def report(
         Optional[Path],  # noqa: UP045
         typer.Option("--png", metavar="DIR", help="Also write each plot as PNG into this folder."),
     ] = None,
+    before: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--before", metavar="CASE", help="An earlier case to set beside this one."),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Write one self-contained HTML file about a case."""
     from logdiff import actions
 
     out: Output = ctx.obj
-    data = actions.report(case=case, output=output, png=png).data
+    data = actions.report(case=case, output=output, png=png, before=before).data
     if out.as_json:
         out.json(data)
     else:

@@ -78,7 +78,8 @@ class ProgressView:
             return
         self._last[progress.task] = now
         of = f"/{progress.total}" if progress.total is not None else ""
-        sys.stderr.write(f"{_title(progress)}: {progress.done}{of} {progress.unit}".rstrip() + "\n")
+        count = f": {progress.done}{of} {progress.unit}".rstrip() if progress.done or of else ""
+        sys.stderr.write(f"{_title(progress)}{count}\n")
         sys.stderr.flush()
 
 

@@ -41,8 +41,8 @@ def progress_text(progress: Facts | None) -> str:
     if not progress:
         return ""
     of = "" if progress.get("total") is None else f"/{progress['total']}"
-    text = f"{progress['task']}: {progress.get('done')}{of} {progress.get('unit') or ''}".rstrip()
-    return clip(f"{text} {progress.get('message') or ''}".rstrip(), 200)
+    count = f" {progress.get('done')}{of} {progress.get('unit') or ''}".rstrip() if progress.get("done") or of else ""
+    return clip(f"{progress['task']}:{count} {progress.get('message') or ''}".rstrip(), 200)
 
 
 def info(workspace: Workspace, record: Record) -> JobInfo:

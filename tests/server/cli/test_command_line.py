@@ -143,6 +143,10 @@ def test_import_query_compare_and_report_work_on_one_another(tmp_path: Path, cap
     assert (code, shown["report"]) == (0, str(tmp_path / "r.html"))
     assert "<html" in (tmp_path / "r.html").read_text()
     assert call(capfd, "measure", pair_file(tmp_path / "p.jsonl", [-1.0, -2.0], [-1.0, -2.0]), "--case", "d")[0] == 0
+    code, shown = call(capfd, "report", "d", "-o", "beside.html", "--before", "c", "--png", "plots")
+    assert code == 0
+    assert shown["plots"]
+    assert all(Path(plot).is_file() for plot in shown["plots"])
     code, changed = call(capfd, "compare", "c", "d")
     assert (code, changed["format"]) == (1, "logdiff-compare/1")
     assert {"measure.max_abs"} <= {c["what"] for c in changed["changed"]}
@@ -278,10 +282,10 @@ def test_progress_off_a_terminal_is_a_line_now_and_then(capfd: pytest.CaptureFix
         for done in range(1000):
             view(Progress("generate", done + 1, 1000, "tokens"))
         view(Progress("score", 1, None, "tokens", "padded"))
+        view(Progress("rollout", 0, None, "", "starting vllm"))
     lines = capfd.readouterr().err.splitlines()
     assert lines[0] == "generate: 1/1000 tokens"
-    assert lines[-2:] == ["generate: 1000/1000 tokens", "score: padded: 1 tokens"]
-    assert len(lines) == 3
+    assert lines[1:] == ["generate: 1000/1000 tokens", "score: padded: 1 tokens", "rollout: starting vllm"]
 
 
 @pytest.mark.parametrize("how", [["--json"], []])
