@@ -12,7 +12,7 @@ from typing import Any
 
 import logdiff
 from logdiff.case import Case
-from logdiff.errors import CaseError
+from logdiff.errors import CaseError, LogdiffError
 from logdiff.jsonio import dumps
 from logdiff.live import assemble, capture
 from logdiff.live.engine_tasks import build_model
@@ -77,10 +77,17 @@ def run(
             if not _floor_missing(case, floor):
                 return case
             case.unseal(f"floor {floor}")
-        with Session(
-            case, run_file, models, timeouts=timeouts or Timeouts(), on_progress=on_progress, cancel=cancel_token
-        ) as session:
-            _capture_and_measure(session, floor)
+        try:
+            with Session(
+                case, run_file, models, timeouts=timeouts or Timeouts(), on_progress=on_progress, cancel=cancel_token
+            ) as session:
+                _capture_and_measure(session, floor)
+        except LogdiffError as error:
+            if _captured(case):
+                error.hint = f"{error.hint}; what was captured is kept, --case {case.path} goes on from there".lstrip(
+                    "; "
+                )
+            raise
         shutil.rmtree(case.path / CHECKPOINTS, ignore_errors=True)
         case.seal()
         return case
@@ -118,6 +125,7 @@ def _capture_and_measure(session: Session, floor: Level | None) -> None:
     case, steps = session.case, session.run.steps
     captured = FloorCapture(floor) if floor is not None else None
     unavailable: dict[str, str] = {}
+    session.tell("case", str(case.path))
     prompts = capture.capture_prompts(session)
     for step in range(steps):
         session.tell(f"step{step}", f"step {step + 1} of {steps}")
@@ -159,16 +167,33 @@ def _opened(case_dir: Path | str | None, name: str, kind: str, inputs: dict[str,
             raise CaseError("the folder holds a case", value=str(folder), hint="give a new folder with --case")
         case = Case.open(folder)
         if case.manifest.inputs.get("digest") != inputs["digest"]:
-            case.close()
-            raise CaseError(
-                "the case in this folder was made from another run file, model or version of logdiff",
-                value=str(folder),
-                hint="give a new folder with --case",
-            )
+            if case.is_complete or _captured(case):
+                raise CaseError(
+                    "the case in this folder was made from another run file, model or version of logdiff",
+                    value=str(folder),
+                    hint="give a new folder with --case",
+                )
+            _clear(case)  # nothing was captured: a run file that had to be corrected first
+            case = Case.create(folder, name, kind, inputs)
     else:
         case = Case.create(folder, name, kind, inputs)
     with case:
         yield case
+
+
+def _captured(case: Case) -> bool:
+    """Whether an engine has left something in the case."""
+    return any(r["event"] == "output" and r.get("task") not in ("prompts", "tokenize") for r in case.journal.read())
+
+
+def _clear(case: Case) -> None:
+    """Remove what a run left that never came to capture anything."""
+    with case:
+        case.journal.append("abandoned")  # takes the lock, so no other process works here
+        for name in ("captures", "logs", "sides", CHECKPOINTS):
+            shutil.rmtree(case.path / name, ignore_errors=True)
+        for name in ("journal.jsonl", "manifest.json"):
+            (case.path / name).unlink(missing_ok=True)
 
 
 def _floor_missing(case: Case, level: Level | None) -> bool:

@@ -112,6 +112,22 @@ def test_a_case_of_another_run_is_refused(here, change):
         run(make(here), here / "case", timeouts=FAST, resume=False)
 
 
+def test_a_corrected_run_file_may_use_the_folder_of_a_run_that_captured_nothing(here):
+    with pytest.raises(InputError, match="enforce_eagre"):
+        run(make(here, rollout={"start": "refuse"}), here / "case", timeouts=FAST)
+    case = run(make(here), here / "case", timeouts=FAST)
+    assert case.is_complete
+    assert case.manifest.inputs["run"]["rollout"]["args"] == {}
+
+
+def test_a_failure_says_where_the_captured_evidence_is(here):
+    with pytest.raises(EngineError) as error:
+        run(make(here, train={"exit_at": "score"}), here / "case", timeouts=FAST)
+    assert str(here / "case") in error.value.hint
+    with pytest.raises(CaseError, match="another run file"):
+        run(make(here), here / "case", timeouts=FAST)
+
+
 def test_a_folder_with_something_else_is_refused(here):
     (here / "case").mkdir()
     (here / "case" / "notes.txt").write_text("mine")
