@@ -69,8 +69,9 @@ def _case(path: Path) -> Case:
         case.write_meta(PairMeta(facts={"model": "m" * 200}))
         with case.open_writer() as writer:
             writer.append(batch)
-        text = {str(i): f"<script>document.title='x{i}'</script>" if i == 3 else f" word{i}" for i in range(40)}
-        case.write_json("sides/rollout/token_text.json", text)
+        text = [f"<script>document.title='x{i}'</script>" if i == 3 else f" word{i}" for i in range(40)]
+        rows = [[text[token] for token in row] for row in batch.token_ids.reshape(samples, length).tolist()]
+        case.write_json("sides/rollout/token_text.json", rows)
         for side, dtype in (("rollout", "bfloat16"), ("train", "float32")):
             case.write_json(f"sides/{side}/fingerprint.json", {"config": {"dtype": dtype, "path": "/long" * 60}})
         case.write_result("measure", measure(case.meta, case.batches()).as_dict())

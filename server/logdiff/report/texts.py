@@ -1,4 +1,4 @@
-"""Texts of tokens: `sides/rollout/token_text.json`, in either of the two shapes that a case may hold."""
+"""Texts of tokens, from the texts of the first responses (`sides/rollout/token_text.json`)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ FILE_LIMIT = 64 << 20
 def read_texts(case: Case, problems: list[str]) -> dict[int, str]:
     """Token id -> text; empty where the case holds none.
 
-    The file is an object {id: text}, or the runner's answer to `decode_text`: a list of texts per response of the
-    first samples, in the order of the token table. What contradicts the table is told in `problems` and not used.
+    The file holds a list of texts per response of the first samples, in the order of the token table. What
+    contradicts the table is told in `problems` and not used.
     """
     value = _load(case.path / FILE, problems)
-    if isinstance(value, dict):
-        return {int(k): v for k, v in value.items() if k.isascii() and k.isdecimal() and isinstance(v, str)}
     if isinstance(value, list):
         return _aligned(value, _responses(case), problems)
     if value is not None:
-        problems.append(f"{FILE} holds {type(value).__name__}, neither an object nor a list, and was not used.")
+        problems.append(f"{FILE} holds {type(value).__name__}, not a list, and was not used.")
     return {}
 
 

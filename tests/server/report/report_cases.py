@@ -95,7 +95,9 @@ def build_case(path: Path, samples: list[Sample] | list[PairBatch] | None, **par
     for side, fingerprint in what.fingerprints.items():
         case.write_json(f"sides/{side}/fingerprint.json", {"format": "logdiff-fingerprint/1", **fingerprint})
     if what.token_text is not None:
-        case.write_json("sides/rollout/token_text.json", what.token_text)
+        given = [sample.token_ids for sample in samples or [] if isinstance(sample, Sample)]
+        texts = [[what.token_text.get(token, f"[{token}]") for token in ids] for ids in given]
+        case.write_json("sides/rollout/token_text.json", texts)
     if what.seal:
         case.seal()
     else:

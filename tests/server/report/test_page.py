@@ -182,9 +182,7 @@ def test_hostile_text_is_shown_as_text_wherever_it_comes_from(make_case: MakeCas
         meta=printable({"model": everything, "rollout": {"engine": everything}}),
         fingerprints=printable({"rollout": {everything: everything}, "train": {everything: "x"}}),
     )
-    (case.path / "sides" / "rollout" / "token_text.json").write_text(
-        "{" + ", ".join(f'"{i}": {ascii_json(text)}' for i, text in enumerate(HOSTILE)) + "}"
-    )
+    (case.path / "sides" / "rollout" / "token_text.json").write_text(ascii_json([HOSTILE]))
     axis = {"side": everything, "axis": everything, "value": everything, "tokens": 3, "max_abs": 0.1, "mean_abs": 0.1}
     result = measure(case.meta, case.batches()).as_dict()
     result["gates"].append({"gate": everything, "ok": False, "detail": everything})
@@ -204,10 +202,10 @@ def test_hostile_text_is_shown_as_text_wherever_it_comes_from(make_case: MakeCas
     assert "more)" in source  # long text is cut and says so
 
 
-def ascii_json(text: str) -> str:
+def ascii_json(value: Any) -> str:
     import json
 
-    return json.dumps(text, ensure_ascii=True)
+    return json.dumps(value, ensure_ascii=True)
 
 
 def printable(value: Any) -> Any:
