@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
@@ -12,6 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import anyio
@@ -191,7 +193,9 @@ class HttpEngine:
         else:
             reason = REASONS.get(name, "a server behind HTTP can't do it")
             raise UnsupportedError(f"vllm-http can't do {name}: {reason}", value=name, hint="use engine vllm for it")
-        result: TaskResult = self._wait(self._portal.start_task_soon(work, task, on_progress), self._timeouts.task)
+        news: SimpleQueue[Progress] = SimpleQueue()
+        future = self._portal.start_task_soon(work, task, news.put)
+        result: TaskResult = self._wait(future, self._timeouts.task, news, on_progress)
         return result
 
     def cancel(self) -> None:
@@ -203,19 +207,33 @@ class HttpEngine:
         stack, self._stack = self._stack, ExitStack()
         stack.close()
 
-    def _wait(self, future: Future[T], seconds: float) -> T:
-        waited = 0.0
+    def _wait(
+        self,
+        future: Future[T],
+        seconds: float,
+        news: SimpleQueue[Progress] | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> T:
+        """Wait for the event loop's thread; progress is told from the caller's own."""
+
+        def tell() -> None:
+            while news is not None and on_progress is not None and not news.empty():
+                on_progress(news.get())
+
+        deadline = time.monotonic() + seconds
         try:
             while True:
                 try:
-                    return future.result(0.2)
+                    result = future.result(0.2)
+                    tell()
+                    return result
                 except FutureTimeout:
                     if future.done():
                         raise
-                waited += 0.2
+                tell()
                 if self._cancelled.is_set() or self._own_cancel.is_set():
                     raise CancelledError("cancelled", value=self._args.url, hint="run again to resume the case")
-                if waited > seconds:
+                if time.monotonic() > deadline:
                     raise CancelledError(
                         f"the server did not finish within {seconds:g} seconds",
                         value=self._args.url,

@@ -90,7 +90,13 @@ def read_generated(answer: Any, prompt: list[int], topk: int) -> Scored:
         ids = [_placeholder(t) for t in tokens]
     if not isinstance(ids, list) or any(type(i) is not int or i < 0 for i in ids):
         raise EngineError("the server gave no token ids", value=sorted(choice), hint=_TEXT_ONLY)
-    values = logprobs.get("token_logprobs")
+    if choice.get("finish_reason") in ("abort", "error"):
+        raise EngineError(
+            f"the server gave up on a request (finish_reason {choice['finish_reason']})",
+            value=len(ids),
+            hint="see the server's log",
+        )
+    values = logprobs.get("token_logprobs") if ids else []
     if not isinstance(values, list):
         raise EngineError("the server gave no log-probabilities", value=sorted(choice), hint=_TEXT_ONLY)
     if len(values) != len(ids):

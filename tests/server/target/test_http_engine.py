@@ -245,7 +245,9 @@ def test_at_most_the_given_number_of_requests_is_in_flight(server, tmp_path):
 def test_progress_counts_samples(engine, prompts, tmp_path):
     seen = []
     task = {"task": "generate", "id": "g", "input": prompts, "output": str(tmp_path / "o"), "sampling": SAMPLING}
-    engine.run(task, seen.append)
+    threads = set()
+    engine.run(task, lambda p: (seen.append(p), threads.add(threading.current_thread())))
+    assert threads == {threading.current_thread()}
     assert [(p.task, p.done, p.total) for p in seen] == [("g", i, 4) for i in (1, 2, 3, 4)]
 
 
@@ -354,6 +356,7 @@ LOGPROBS_OF_TEXT = {"tokens": ["The", "end"], "token_logprobs": [-1.0, -2.0], "t
         (change(token_ids=None, logprobs=None), "no token ids"),
         (change(token_ids=None, logprobs=LOGPROBS_OF_TEXT), "no token ids"),
         (change(logprobs=None), "no log-probabilities"),
+        (change(finish_reason="abort"), "gave up"),
         (change(token_ids=[1, 2, 3, 4, 5, 6, 7]), "log-probabilities for 7 tokens"),
         (change(token_ids=["1"]), "no token ids"),
         (change(token_ids=[-1]), "no token ids"),
@@ -400,6 +403,13 @@ def test_ids_are_read_from_placeholders_where_the_server_gives_no_token_ids(engi
     server.lies["/v1/completions"] = change(token_ids=None)
     _, out = generate(engine, prompts, tmp_path)
     assert out.response(1).tolist() == [8, 11]
+
+
+def test_an_empty_response_is_a_response(engine, server, prompts, tmp_path):
+    server.lies["/v1/completions"] = change(token_ids=[], logprobs=None)
+    _, out = generate(engine, prompts, tmp_path)
+    assert out.tokens == 0
+    assert len(out.sample_ids) == 4
 
 
 def test_null_nan_and_clamped_values_keep_their_meaning(engine, server, tmp_path):
