@@ -71,16 +71,18 @@ class Lengths:
         """Take a batch."""
         self._samples += batch.samples
         expected = np.where(batch.lengths[:, 0] >= 0, batch.lengths[:, 0], np.diff(batch.offsets))
-        any_wrong = np.zeros(batch.samples, dtype=bool)
+        found = {}
         for side, column in _SIDE_COLUMNS.items():
             given = batch.lengths[:, column]
-            wrong = (given >= 0) & (given != expected)
-            out.side[side][:] |= wrong
-            any_wrong |= wrong
-            if wrong.any() and not self._first:
-                row = int(np.argmax(wrong))
-                self._first = f"{name_of(batch, row)}: {expected[row]} response tokens, {given[row]} on {side}"
-        self._wrong += int(np.count_nonzero(any_wrong))
+            found[side] = (given >= 0) & (given != expected)
+            out.side[side][:] |= found[side]
+        wrong = np.logical_or.reduce(list(found.values()))
+        self._wrong += int(np.count_nonzero(wrong))
+        if wrong.any() and not self._first:
+            row = int(np.argmax(wrong))
+            side = next(side for side, flags in found.items() if flags[row])
+            given = batch.lengths[row, _SIDE_COLUMNS[side]]
+            self._first = f"{name_of(batch, row)}: {expected[row]} response tokens, {given} on {side}"
 
     def result(self) -> Gate:
         """The gate after the last batch."""
@@ -191,6 +193,7 @@ class Vocabulary:
 
     def see(self, batch: PairBatch, out: Exclusion) -> None:
         """Take a batch."""
+        firsts: list[tuple[int, str]] = []
         for prompt, ids, offsets in (
             (True, batch.prompt_ids, batch.prompt_offsets),
             (False, batch.token_ids, batch.offsets),
@@ -208,9 +211,11 @@ class Vocabulary:
                 at, row = int(outside[0]), int(rows[0])
                 kind = "prompt" if prompt else "response"
                 where = f"{name_of(batch, row)}, {kind} position {at - int(offsets[row])}: id {int(ids[at])}"
-                self._first = self._first or where
+                firsts.append((row, where))
             if self._tokenizer is not None and high >= self._tokenizer:
                 self._see_padded(batch, prompt, ids, (self._tokenizer, top))
+        if firsts:
+            self._first = self._first or min(firsts, key=lambda first: first[0])[1]
 
     def _see_padded(self, batch: PairBatch, prompt: bool, ids: npt.NDArray[np.int64], span: tuple[int, int]) -> None:
         padded = (ids >= span[0]) & (ids < span[1])
