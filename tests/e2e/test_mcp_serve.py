@@ -21,7 +21,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 pytestmark = pytest.mark.anyio
-SERVE = [sys.executable, "-m", "logdiff", "serve"]
+SERVE = [sys.executable, "-m", "logdiff", "serve", "--json"]
 ERAS = ["auto", "legacy"]
 INITIALIZE = {
     "jsonrpc": "2.0",
@@ -183,7 +183,8 @@ def test_starting_the_server_imports_no_heavy_package(root: Path) -> None:
         "with quick_imports():\n"
         "    import logdiff.cli.app\n"
         "    from logdiff.mcp.server import build_server\n"
-        "build_server(Path('.'))\n"
+        "    from logdiff.mcp.workspace import Workspace\n"
+        "build_server(Workspace(Path('.')))\n"
         "heavy = {'numpy', 'pyarrow', 'duckdb', 'matplotlib', 'torch', 'transformers', 'vllm', 'psutil'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

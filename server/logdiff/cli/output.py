@@ -78,7 +78,8 @@ class Output:
             os.dup2(self._private.fileno(), 1)
             self._private.close()
             self._private = None
-            sys.stdout = self._python_stdout
+            sys.stdout = self._stream = self._python_stdout
+            self.as_json = False
 
 
 def _private_stdout() -> IO[str]:

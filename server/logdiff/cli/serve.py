@@ -8,9 +8,11 @@ from typing import Annotated, Optional
 import typer
 
 from logdiff.cli import options
+from logdiff.cli.output import Output
 
 
 def serve(
+    ctx: typer.Context,
     http: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
@@ -31,5 +33,10 @@ def serve(
     with quick_imports():
         from logdiff.mcp.http import parse_address
         from logdiff.mcp.server import serve as start
+        from logdiff.mcp.workspace import Workspace
 
-    start(root, parse_address(http) if http else None)
+    address = parse_address(http) if http else None
+    workspace = Workspace(root)
+    out: Output = ctx.obj
+    out.close()  # with --json errors so far are JSON; from here on standard output is the protocol's
+    start(workspace, address)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from logdiff.mcp.jobs import Jobs
 from logdiff.mcp.server import build_server
+from logdiff.mcp.workspace import Workspace
 
 FAKE = Path(__file__).with_name("fake_worker.py")
 
@@ -36,6 +37,6 @@ def fake_jobs(root: Path) -> Any:
 @pytest.fixture
 def fake_server(root: Path, fake_jobs: Jobs) -> Callable[..., Any]:
     def make(inline_seconds: float = 5.0) -> Any:
-        return build_server(root, jobs=fake_jobs, inline_seconds=inline_seconds)
+        return build_server(Workspace(root), jobs=fake_jobs, inline_seconds=inline_seconds)
 
     return make
