@@ -303,7 +303,12 @@ class Case:
     def _take_lock(self) -> None:
         if self._lock is not None:
             return
-        descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise CaseError(
+                f"the case can't be written: {error.strerror}", value=str(self.path), hint="check rights and free space"
+            ) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

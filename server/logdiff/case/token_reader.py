@@ -53,7 +53,7 @@ def open_table(path: Path) -> pq.ParquetFile:
         raise CaseError(
             f"the case has no {path.name}", value=str(path.parent), hint="resume the run, or make the case again"
         ) from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         problem = table_problem(path) or str(error)
         raise CaseError(f"{path.name}: {problem}", value=str(path), hint="make the case again") from None
 
@@ -70,7 +70,7 @@ def table_problem(path: Path) -> str | None:
     try:
         with pq.ParquetFile(path):
             return None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         return f"the file is damaged: {error}"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 from logdiff.case.batch import SIDES, PairBatch
 from logdiff.case.batching import MAX_TOKENS, concat_batches, split_batch
 from logdiff.case.files import sync_folder, temporary_name
+from logdiff.errors import CaseError
 
 INDEX_KEY = "logdiff-index"
 LENGTHS = ("len_ids", "len_mask", "len_rollout", "len_train", "len_rescore")
@@ -94,13 +96,13 @@ class TokenWriter:
         """Finish the tables and give them their names. May be called twice."""
         if self._closed:
             return
-        self._flush()
+        try:
+            self._flush()
+            self._finish()
+        except BaseException:
+            self.abort()
+            raise
         self._closed = True
-        for name, writer in self._writers.items():
-            if name in self._index:
-                writer.add_key_value_metadata({INDEX_KEY: json.dumps(self._index[name])})
-            writer.close()
-            _sync(temporary_name(self._path(name)))
         # Without tokens.parquet there is no table, so a kill between the renames can't mix old tables with new ones.
         self._path("tokens").unlink(missing_ok=True)
         for name in ("topk", "experts", "samples", "tokens"):
@@ -116,7 +118,8 @@ class TokenWriter:
             return
         self._closed = True
         for name, writer in self._writers.items():
-            writer.close()
+            with suppress(OSError):  # a full disk may be why the table is dropped
+                writer.close()
             temporary_name(self._path(name)).unlink(missing_ok=True)
 
     def __enter__(self) -> TokenWriter:
@@ -127,6 +130,21 @@ class TokenWriter:
             self.close()
         else:
             self.abort()
+
+    def _finish(self) -> None:
+        for name, writer in self._writers.items():
+            if name in self._index:
+                writer.add_key_value_metadata({INDEX_KEY: json.dumps(self._index[name])})
+            try:
+                writer.close()
+                _sync(temporary_name(self._path(name)))
+            except OSError as error:
+                raise self._failed(error) from None
+
+    def _failed(self, error: OSError) -> CaseError:
+        return CaseError(
+            f"the token table can't be written: {error}", value=str(self._case), hint="check rights and free space"
+        )
 
     def _path(self, name: str) -> Path:
         return self._case / f"{name}.parquet"
@@ -173,7 +191,10 @@ class TokenWriter:
             self._index["experts"].append({"batch": number, "side": side, "layers": layers, "k": k})
 
     def _write(self, name: str, table: pa.Table) -> None:
-        self._writer(name).write_table(table, row_group_size=max(1, table.num_rows))
+        try:
+            self._writer(name).write_table(table, row_group_size=max(1, table.num_rows))
+        except OSError as error:
+            raise self._failed(error) from None
 
 
 def present_sides(batch: PairBatch) -> list[str]:

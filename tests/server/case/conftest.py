@@ -43,8 +43,7 @@ def small_batch() -> PairBatch:
     return make_small_batch()
 
 
-@pytest.fixture
-def rich_batch() -> PairBatch:
+def make_rich_batch() -> PairBatch:
     """The small batch with top-2, experts of 2 layers x 2, entropy and the trainer's own ids."""
     batch = make_small_batch()
     return replace(
@@ -60,3 +59,8 @@ def rich_batch() -> PairBatch:
             "train_experts": np.array([3, 2], np.int64),
         },
     )
+
+
+@pytest.fixture
+def rich_batch() -> PairBatch:
+    return make_rich_batch()

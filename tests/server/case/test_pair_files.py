@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from logdiff.case.batch import PairMeta
 from logdiff.case.readers import read_pairs, write_pairs
 from logdiff.errors import InputError
 
+from tests.server.case.conftest import make_rich_batch
 from tests.server.case.strategies import pair_batches, samples_of
 
 # The peak of this program alone: ru_maxrss would count the test process that it was forked from.
@@ -392,6 +394,20 @@ def test_a_damaged_page_of_a_parquet_file_is_an_input_error(tmp_path):
     data[4:200] = b"\xff" * 196
     path.write_bytes(data)
     assert "a.parquet" in refused(path).message
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet"])
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_file_damaged_anywhere_is_an_input_error_or_still_readable(suffix, data):
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_pairs(Path(folder) / f"x{suffix}", PairMeta({"model": "m"}), [make_rich_batch()] * 2)
+        content = bytearray(path.read_bytes())
+        for _ in range(data.draw(st.integers(1, 4))):
+            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+        path.write_bytes(content)
+        with suppress(InputError):
+            read(path)
 
 
 def test_an_unknown_suffix_is_not_written(tmp_path):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from logdiff.case import Case
 from logdiff.case.batching import concat_batches, rebatch
 from logdiff.errors import CaseError
 
+from tests.server.case.conftest import make_rich_batch
 from tests.server.case.strategies import pair_batches, samples_of
 
 _relaxed = settings(max_examples=35, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -139,6 +141,50 @@ def test_a_kill_while_writing_leaves_a_case_that_says_what_is_missing(tmp_path, 
     assert case.missing() == []
     case.seal()
     assert Case.open(path).is_complete
+
+
+_FULL = """
+import resource, signal, sys
+from benchmarks.readers import synthetic_batches
+from logdiff.case import Case
+from logdiff.errors import CaseError
+case = Case.create(sys.argv[1], "n", "import", {})
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
+try:
+    with case.open_writer() as writer:
+        for batch in synthetic_batches(2_000_000):
+            writer.append(batch)
+except CaseError as error:
+    print(error.message, "|", error.hint)
+"""
+
+
+def test_a_full_disk_is_said_in_words_and_leaves_no_half_table(tmp_path):
+    env = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    path = tmp_path / "case"
+    command = [sys.executable, "-c", _FULL, str(path)]
+    out = subprocess.run(command, env=env, timeout=60, capture_output=True, text=True, check=True).stdout
+    assert "the token table can't be written" in out
+    assert "free space" in out
+    assert {p.name for p in path.iterdir()} == {"manifest.json", "journal.jsonl", ".lock"}
+
+
+@_relaxed
+@given(st.sampled_from(["tokens", "samples", "topk", "experts"]), st.data())
+def test_a_table_damaged_anywhere_is_a_case_error_or_still_readable(name, data):
+    with tempfile.TemporaryDirectory() as folder:
+        case = Case.create(Path(folder) / "case", "n", "import", {})
+        with case.open_writer() as writer:
+            writer.append(make_rich_batch())
+        case.close()
+        path = case.path / f"{name}.parquet"
+        content = bytearray(path.read_bytes())
+        for _ in range(data.draw(st.integers(1, 4))):
+            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+        path.write_bytes(content[: data.draw(st.sampled_from([len(content), len(content) // 2]))])
+        with suppress(CaseError):
+            list(case.batches())
 
 
 @pytest.mark.slow(seconds=40)

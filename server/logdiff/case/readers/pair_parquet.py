@@ -72,7 +72,7 @@ class ParquetPairs:
                     for part in file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
                         yield from split_batch(assemble(_Columns(part, str(self._path), first).read()), max_tokens)
                         first += part.num_rows
-                except (pa.ArrowException, OSError) as error:
+                except (pa.ArrowException, OSError, ValueError) as error:
                     raise InputError(
                         f"{self._path}: row group {group} is damaged: {error}",
                         value=str(self._path),
@@ -83,7 +83,7 @@ class ParquetPairs:
         try:
             # Without these two, a whole row group would be fetched before its first row is seen.
             return pq.ParquetFile(self._path, pre_buffer=False, buffer_size=1 << 20)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             size = self._path.stat().st_size
             with self._path.open("rb") as handle:
                 handle.seek(max(0, size - 4))
