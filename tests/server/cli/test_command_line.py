@@ -17,7 +17,7 @@ from logdiff import actions
 from logdiff.cli import app, capture
 from logdiff.cli.app import run
 from logdiff.cli.progress import ProgressView
-from logdiff.errors import EngineError
+from logdiff.errors import EngineError, InputError
 from logdiff.target.engine import Progress
 
 HEADER = {"format": "logdiff-pair/1", "meta": {"model": "m"}}
@@ -275,6 +275,22 @@ def test_the_demo_prints_its_table_and_says_when_vllm_is_absent(
     assert "report: " in capfd.readouterr().out
     assert asked[1][0].model == "builtin:qwen3-moe"
     assert asked[1][0].prompts.random.count == 8
+
+
+def test_vllm_is_looked_for_in_the_interpreter_that_will_run_it(tmp_path: Path) -> None:
+    without = tmp_path / "python-without"
+    without.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')  # -S: no site-packages, so no vllm
+    without.chmod(0o755)
+    assert actions._vllm_missing(str(without)) == "it is not installed"
+    package = tmp_path / "vllm"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('must not be imported to be found')")
+    having = tmp_path / "python-with"
+    having.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} -S "$@"\n')
+    having.chmod(0o755)
+    assert actions._vllm_missing(str(having)) is None
+    with pytest.raises(InputError, match="can't be run"):
+        actions._vllm_missing(str(tmp_path / "absent"))
 
 
 def test_progress_off_a_terminal_is_a_line_now_and_then(capfd: pytest.CaptureFixture[str]) -> None:
