@@ -65,7 +65,11 @@ def import_(
     case: options.CaseDir = None,
     map: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Option("--map", metavar="FIELD=NAME", help="Our field and its name in the file; may be repeated."),
+        typer.Option(
+            "--map",
+            metavar="FIELD=NAME",
+            help="Our field and its name in the file, such as rollout_logprobs=old_log_probs; repeat it.",
+        ),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -86,7 +90,7 @@ def report(
     case: CaseArgument,
     output: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--output", "-o", metavar="FILE", help="HTML file to write [default: CASE/report.html]."),
+        typer.Option("--output", "-o", metavar="FILE", help="HTML file to write (default: CASE/report.html)."),
     ] = None,
     png: Annotated[
         Optional[Path],  # noqa: UP045

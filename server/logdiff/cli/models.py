@@ -35,7 +35,7 @@ def build(
     output: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(
-            "--output", "-o", metavar="DIR", help="Folder for the model [default: a cache outside the project]."
+            "--output", "-o", metavar="DIR", help="Folder for the model (default: a cache outside the project)."
         ),
     ] = None,
     python: options.Python = None,

@@ -10,7 +10,7 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object; logs and progress go to standard error.")]
 CaseDir = Annotated[
     Optional[Path],  # noqa: UP045 - typer evaluates annotations under Python 3.10 too
-    typer.Option("--case", metavar="DIR", help="Case folder for the evidence [default: ./runs/<time>-<name>]."),
+    typer.Option("--case", metavar="DIR", help="Case folder for the evidence (default: ./runs/<time>-<name>)."),
 ]
 FailAbove = Annotated[
     Optional[str],  # noqa: UP045
@@ -22,5 +22,5 @@ FailAbove = Annotated[
 ]
 Python = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--python", metavar="PATH", help="Interpreter that has the engines [default: this one]."),
+    typer.Option("--python", metavar="PATH", help="Interpreter that has the engines (default: this one)."),
 ]

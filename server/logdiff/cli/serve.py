@@ -16,14 +16,17 @@ def serve(
     http: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
-            metavar="HOST:PORT", help="Serve over HTTP, with a bearer token [default: standard input/output]."
+            metavar="HOST:PORT", help="Serve over HTTP, with a bearer token (default: standard input/output)."
         ),
     ] = None,
     allow_write: Annotated[
         bool, typer.Option("--allow-write", help="Also offer tools that change engines; this version has none.")
     ] = False,
     root: Annotated[
-        Path, typer.Option(metavar="DIR", help="Workspace: the tools touch no path outside it.", show_default=".")
+        Path,
+        typer.Option(
+            metavar="DIR", help="Workspace: the tools touch no path outside it.", show_default="the working directory"
+        ),
     ] = Path(),
     as_json: options.Json = False,
 ) -> None:
