@@ -192,6 +192,7 @@ def test_rescoring_leaves_the_engine_as_it_was(live: Live, prompts: Path, decode
     assert "compute_logprobs" not in vars(runner.sampler)
     assert "sample" not in vars(runner.sampler)
     assert "execute_model" not in vars(runner)
+    assert "_bookkeeping_sync" not in vars(runner)
     again = live.sequences("generate", prompts)
     assert again.columns["logprobs"].tobytes() == read(decoded).columns["logprobs"].tobytes()
 
@@ -328,6 +329,7 @@ def test_the_fingerprint_tells_what_the_engine_resolved(live: Live, prompts: Pat
     assert found["model"]["num_experts"] == 16
     assert found["vocab_size"] == 1024
     assert found["eos_token_ids"] == [2]
+    assert [entry["target"] for entry in found["patched"]][-1:] == ["CPUModelRunner._bookkeeping_sync"]
     assert os.environ.get("VLLM_CPU_KVCACHE_SPACE")
 
 

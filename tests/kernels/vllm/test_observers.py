@@ -17,7 +17,14 @@ from logdiff_kernels.errors import UnsupportedError  # noqa: E402
 
 
 class Sampler:
+    """Draws once from every request's generator, takes the most likely token."""
+
+    def __init__(self, generators: dict[int, Any]) -> None:
+        self.generators = generators
+
     def sample(self, logits: Any, metadata: Any) -> tuple[Any, Any]:
+        for generator in self.generators.values():
+            torch.rand(1, generator=generator)
         return logits.argmax(-1), logits
 
     def compute_logprobs(self, logits: Any) -> Any:
@@ -28,18 +35,24 @@ class Runner:
     """Three requests: one that decodes, one in the middle of its prompt, one that forces nothing."""
 
     def __init__(self) -> None:
-        self.sampler = Sampler()
         self.speculative_config = None
+        self.device = torch.device("cpu")
+        self.discard_request_mask = SimpleNamespace(np=np.array([False, True, False]))
         self.input_batch = SimpleNamespace(
             req_ids=["a", "b", "c"],
             num_computed_tokens_cpu=np.array([6, 0, 6]),
             num_prompt_tokens=np.array([5, 50, 5]),
+            generators={row: torch.Generator().manual_seed(row) for row in (0, 1)},
         )
+        self.sampler = Sampler(self.input_batch.generators)
         force = {FORCE: [40, 41, 42]}
         self.requests = {
             name: SimpleNamespace(sampling_params=SimpleNamespace(extra_args=extra))
             for name, extra in (("a", force), ("b", force), ("c", None))
         }
+
+    def _bookkeeping_sync(self) -> list[int]:
+        return [row for row in self.input_batch.generators if self.discard_request_mask.np[row]]
 
     def execute_model(self, scheduler_output: Any) -> str:
         return "done"
@@ -96,3 +109,20 @@ def test_speculative_decoding_is_refused() -> None:
     runner.speculative_config = SimpleNamespace(method="ngram")  # type: ignore[assignment]
     with pytest.raises(UnsupportedError, match="speculative"):
         Observers(runner).install(force=True)
+
+
+def test_a_thrown_away_sample_costs_its_request_no_random_number() -> None:
+    """Request b is in the middle of its prompt: what is drawn for it must not move its stream."""
+    runner = Runner()
+    observers = Observers(runner)
+    observers.install()
+    runner.sampler.sample(torch.zeros(3, 5), None)
+    fresh = {row: torch.Generator().manual_seed(row) for row in (0, 1)}
+    drawn = {row: float(torch.rand(1, generator=generator)) for row, generator in fresh.items()}
+    assert float(torch.rand(1, generator=runner.input_batch.generators[1])) == drawn[1]
+    assert float(torch.rand(1, generator=runner.input_batch.generators[0])) != drawn[0]
+    assert runner._bookkeeping_sync() == []
+    assert set(runner.input_batch.generators) == {0, 1}
+    observers.remove()
+    assert runner._bookkeeping_sync() == [1]
+    assert "sample" not in vars(runner.sampler)

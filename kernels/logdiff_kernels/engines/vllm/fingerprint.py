@@ -151,13 +151,22 @@ def fingerprint(
             "model": _plain(model.hf_config.to_dict()),
             "quantization": model.quantization,
             "adapters": [] if config.lora_config is None else [{"name": "lora", "config": str(config.lora_config)}],
-            "patched": [{"target": name, "why": "made up for vLLM's reload_weights"} for name in repaired],
+            "patched": _patched(workers, repaired),
             "chat_template": hashlib.sha256(str(template).encode()).hexdigest() if template else None,
             "tokenizer_size": len(tokenizer) if tokenizer is not None else None,
             "vocab_size": int(model.get_vocab_size()),
             "eos_token_ids": effective.get("stop_token_ids"),
         }
     )
+
+
+def _patched(workers: list[dict[str, Any]], repaired: list[str]) -> list[dict[str, str]]:
+    """What differs from stock vLLM, besides the observers of a running task."""
+    found = [{"target": name, "why": "vLLM's reload_weights left the old or unpacked values"} for name in repaired]
+    if any(worker["device"] == "cpu" and worker["model_runner"] == "CPUModelRunner" for worker in workers):
+        why = "on a CPU vLLM can't rewind the generator of a seeded request between chunks of its prompt"
+        found.append({"target": "CPUModelRunner._bookkeeping_sync", "why": why})
+    return found
 
 
 def _plain(value: Any) -> Any:

@@ -1,5 +1,8 @@
 """Observers of one task in a vLLM worker: forced tokens, prompt scores at a temperature, routed experts.
 
+One repair stands among them: on a CPU, vLLM 0.32 fails in chunked prefill when a request has a seed, because it
+rewinds the request's generator by an offset that CPU generators do not have.
+
 All of them replace attributes of live objects (the model runner, its sampler, the routers) and put the old state
 back in `remove`; no class is changed.
 """
@@ -11,6 +14,8 @@ from typing import Any
 from logdiff_kernels.engines.vllm.routing import ExpertCapture
 from logdiff_kernels.errors import UnsupportedError
 
+_ABSENT = object()
+
 FORCE = "logdiff_force"
 """Key in `SamplingParams.extra_args`: the token ids that a request must decode."""
 
@@ -20,7 +25,7 @@ class Observers:
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
-        self._replaced: list[tuple[Any, str]] = []
+        self._replaced: list[tuple[Any, str, Any]] = []
         self._scheduled: dict[str, int] = {}
         self._experts: ExpertCapture | None = None
 
@@ -58,6 +63,8 @@ class Observers:
                 self._experts = None
         if force or self._experts is not None:
             self._watch_steps()
+        if self._runner.device.type == "cpu":
+            self._rewind_by_state()
         if force:
             self._force()
         if prompt_scores is not None:
@@ -66,8 +73,11 @@ class Observers:
 
     def remove(self) -> None:
         """Put everything back."""
-        for owner, name in reversed(self._replaced):
-            delattr(owner, name)
+        for owner, name, previous in reversed(self._replaced):
+            if previous is _ABSENT:
+                delattr(owner, name)
+            else:
+                object.__setattr__(owner, name, previous)
         self._replaced.clear()
         if self._experts is not None:
             self._experts.remove()
@@ -77,8 +87,8 @@ class Observers:
         return self._experts.collected() if self._experts is not None else ({}, b"")
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
+        self._replaced.append((owner, name, vars(owner).get(name, _ABSENT)))
         object.__setattr__(owner, name, value)  # an instance attribute before the class's method
-        self._replaced.append((owner, name))
 
     def _watch_steps(self) -> None:
         runner, execute = self._runner, self._runner.execute_model
@@ -93,6 +103,34 @@ class Observers:
             return result
 
         self._replace(runner, "execute_model", execute_model)
+
+    def _rewind_by_state(self) -> None:
+        """Rewind the generators of samples that are thrown away (a chunk of a prompt) by their saved state."""
+        runner = self._runner
+        sample, bookkeep = runner.sampler.sample, runner._bookkeeping_sync
+
+        def thrown_away() -> dict[int, Any]:
+            generators, mask = runner.input_batch.generators, runner.discard_request_mask.np
+            return {row: generator for row, generator in generators.items() if mask[row]}
+
+        def rewound(*arguments: Any, **named: Any) -> Any:
+            states = [(generator, generator.get_state()) for generator in thrown_away().values()]
+            result = sample(*arguments, **named)
+            for generator, state in states:
+                generator.set_state(state)
+            return result
+
+        def bookkeeping(*arguments: Any, **named: Any) -> Any:
+            held = thrown_away()
+            for row in held:
+                del runner.input_batch.generators[row]
+            try:
+                return bookkeep(*arguments, **named)
+            finally:
+                runner.input_batch.generators.update(held)
+
+        self._replace(runner.sampler, "sample", rewound)
+        self._replace(runner, "_bookkeeping_sync", bookkeeping)
 
     def _force(self) -> None:
         """Replace the sampled ids by the given ones, after sampling and before their log-probability is gathered.
