@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -23,8 +24,18 @@ NUMBERS: dict[str, tuple[int, type[np.signedinteger[Any]]]] = {
 
 _LISTS = ["prompt_token_ids", "response_token_ids", "response_mask", "train_token_ids"]
 _LISTS += [f"{side}_logprobs" for side in SIDES] + ["rollout_entropy", "train_entropy"]
-_NESTED = ["rollout_topk", "train_topk", "rollout_experts", "train_experts"]
+_LISTS += ["rollout_topk", "train_topk", "rollout_experts", "train_experts"]
+_RANGES = {key: (int(np.iinfo(width).min), int(np.iinfo(width).max)) for key, (_, width) in NUMBERS.items()}
 _NONE = type(None)
+
+
+@dataclass(slots=True)
+class _Lists:
+    """The lists of one field: which samples have one, how long each is, all elements joined."""
+
+    samples: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
 
 
 class SampleCollector:
@@ -46,9 +57,8 @@ class SampleCollector:
         self.tokens = 0
         self.values = 0
         self._line: list[int] = []
-        self._numbers: dict[str, list[int]] = {name: [] for name in NUMBERS}
-        self._values: dict[str, list[Any]] = {name: [] for name in _LISTS + _NESTED}
-        self._counts: dict[str, list[int]] = {name: [] for name in _LISTS + _NESTED}
+        self._numbers: dict[str, dict[int, int]] = {name: {} for name in NUMBERS}  # sample -> number
+        self._lists: dict[str, _Lists] = {name: _Lists() for name in _LISTS}
 
     def add(self, row: dict[str, Any], line: int) -> None:
         """Take one sample. Raises InputError when a field has the wrong type; list elements are checked by `build`."""
@@ -60,35 +70,36 @@ class SampleCollector:
                 name.encode()
             except UnicodeEncodeError:
                 raise self._error(line, repr(name), "sample_id", "is no valid Unicode text", repr(name)) from None
-        if type(row.get("response_token_ids")) is not list:
-            value = row.get("response_token_ids")
-            raise self._error(line, name, "response_token_ids", "must be a list of token ids", value)
-        for key, values in self._values.items():
-            given = row.get(key)
+        ids = row.get("response_token_ids")
+        if type(ids) is not list:
+            raise self._error(line, name, "response_token_ids", "must be a list of token ids", ids)
+        sample = len(self.sample_id)
+        # Walk what the line holds, not what it might: most samples have a few fields of many.
+        for key, given in row.items():
             if given is None:
-                self._counts[key].append(-1)
-            elif type(given) is list:
-                self._counts[key].append(len(given))
+                continue
+            if key in self._lists:
+                if type(given) is not list:
+                    raise self._error(line, name, key, "must be a list", given)
+                lists = self._lists[key]
+                lists.samples.append(sample)
+                lists.counts.append(len(given))
+                lists.values.extend(given)
                 self.values += len(given)
-                values.extend(given)
-            else:
-                raise self._error(line, name, key, "must be a list", given)
-        for key, (default, width) in NUMBERS.items():
-            number = row.get(key)
-            if number is None:
-                number = default
-            elif type(number) is not int or not np.iinfo(width).min <= number <= np.iinfo(width).max:
-                raise self._error(line, name, key, f"must be a whole number of {np.dtype(width).name}", number)
-            self._numbers[key].append(number)
+            elif key in self._numbers:
+                low, high = _RANGES[key]
+                if type(given) is not int or not low <= given <= high:
+                    raise self._error(line, name, key, f"must be a whole number of {NUMBERS[key][1].__name__}", given)
+                self._numbers[key][sample] = given
         self.sample_id.append(name)
         self._line.append(line)
-        self.tokens += len(row["response_token_ids"])
+        self.tokens += len(ids)
 
     def build(self) -> PairBatch:
         """The batch of all samples taken, then empty again. Raises InputError naming line, sample, field and value."""
         columns = PairColumns(
             sample_id=self.sample_id,
-            numbers={key: np.array(values, np.int64) for key, values in self._numbers.items()},
+            numbers={key: self._number_column(key) for key in NUMBERS},
             prompt=self._int_column("prompt_token_ids"),
             ids=self._int_column("response_token_ids"),
             mask=self._mask_column(),
@@ -114,21 +125,29 @@ class SampleCollector:
         return assemble(columns)
 
     def _present(self, key: str) -> bool:
-        return max(self._counts[key], default=-1) >= 0
+        return bool(self._lists[key].samples)
 
     def _sizes(self, key: str) -> Ints:
-        return np.array(self._counts[key], np.int64)
+        sizes = np.full(len(self.sample_id), -1, np.int64)
+        sizes[self._lists[key].samples] = self._lists[key].counts
+        return sizes
+
+    def _number_column(self, key: str) -> Ints:
+        numbers = np.full(len(self.sample_id), NUMBERS[key][0], np.int64)
+        given = self._numbers[key]
+        numbers[list(given)] = list(given.values())
+        return numbers
 
     def _int_column(self, key: str) -> ListColumn:
-        return ListColumn(self._sizes(key), self._integers(key, self._values[key], np.int64, None))
+        return ListColumn(self._sizes(key), self._integers(key, self._lists[key].values, np.int64, None))
 
     def _float_column(self, key: str) -> ListColumn:
-        values, null = self._reals(key, self._values[key], None)
+        values, null = self._reals(key, self._lists[key].values, None)
         return ListColumn(self._sizes(key), values, null)
 
     def _mask_column(self) -> ListColumn:
         key = "response_mask"
-        values = self._values[key]
+        values = self._lists[key].values
         wrong = [v for v in set(values) if v not in (0, 1)] if self._hashable(values) else [None]
         if wrong or not set(map(type, values)) <= {int, bool, float}:
             at = next(i for i, v in enumerate(values) if type(v) not in (int, bool, float) or v not in (0, 1))
@@ -140,7 +159,7 @@ class SampleCollector:
         return not {list, dict} & set(map(type, values))
 
     def _topk_column(self, key: str) -> TopKColumn:
-        entries, pairs, owner = self._open_lists(key, self._values[key], None, "a list of [id, logprob] pairs")
+        entries, pairs, owner = self._open_lists(key, self._lists[key].values, None, "a list of [id, logprob] pairs")
         at = next((i for i, pair in enumerate(pairs) if type(pair) is not list or len(pair) != 2), None)
         if at is not None:
             raise self._element_error(key, at, "must be a pair [id, logprob]", pairs[at], owner)
@@ -149,7 +168,7 @@ class SampleCollector:
         return TopKColumn(self._sizes(key), entries, ids, logprobs)
 
     def _experts_column(self, key: str) -> ExpertsColumn:
-        layers, rows, owner = self._open_lists(key, self._values[key], None, "a list of layers")
+        layers, rows, owner = self._open_lists(key, self._lists[key].values, None, "a list of layers")
         slots, experts, owner = self._open_lists(key, rows, owner, "a list of expert ids")
         return ExpertsColumn(self._sizes(key), layers, slots, self._integers(key, experts, np.int32, owner))
 
@@ -198,12 +217,12 @@ class SampleCollector:
         place = token - (int(ends[sample - 1]) if sample else 0)
         return self._error(self._line[sample], self.sample_id[sample], f"{key}[{place}]", what, value)
 
-    def _error(self, line: int, sample: str | None, field: str, what: str, value: Any) -> InputError:
+    def _error(self, line: int, sample: str | None, where: str, what: str, value: Any) -> InputError:
         of = "" if sample is None else f", sample {sample[:80]}"
         return InputError(
-            f"{self._source}: line {line}{of}: {field} {what}",
+            f"{self._source}: line {line}{of}: {where} {what}",
             value=_shown(value),
-            hint=f"write {field.split('[')[0]} as logdiff-pair/1 says",
+            hint=f"write {where.split('[')[0]} as logdiff-pair/1 says",
         )
 
 
