@@ -25,7 +25,8 @@ class EngineFree:
             return TaskOutput(data={"models": models.catalogue()})
         name = required(task, "name", str)
         progress(0, None, "model", f"building {name}")
-        path = models.build(name, out=task.get("output"))
+        options = {key: task[key] for key in ("seed", "dtype") if task.get(key) is not None}
+        path = models.build(name, out=task.get("output"), **options, **task.get("overrides", {}))
         return TaskOutput(files={"model": path}, data={"name": name, "path": str(path)})
 
     def close(self) -> None:

@@ -292,3 +292,10 @@ def test_progress_is_throttled_but_never_loses_the_last_step(start: Start, tmp_p
     assert 1 <= len(steps) < 100
     assert (steps[-1]["done"], steps[-1]["total"]) == (50000, 50000)
     assert [e["data"] for e in found if e["event"] == "result"] == [{"nan": "nan"}]
+
+
+def test_the_runner_starts_without_torch_or_an_engine() -> None:
+    code = "import sys, logdiff_kernels.runner, logdiff_kernels.engines.registry; print(sorted(sys.modules))"
+    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    for heavy in ("'torch'", "'transformers'", "'vllm'", "'numpy'"):
+        assert heavy not in names

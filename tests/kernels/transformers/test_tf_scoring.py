@@ -261,3 +261,11 @@ def test_autocast_runs_fp32_weights_in_bf16_as_verls_engine_does(load_model: Cal
     model = load_model("llama")
     plain, cast = (scored(model, Score("padded", autocast=a))["logprobs"] for a in (None, "bfloat16"))
     assert 1e-4 < np.abs(plain - cast).max() < 1.0
+
+
+def test_a_row_that_is_not_a_number_is_reported_as_it_is() -> None:
+    logits = torch.zeros(2, 4)
+    logits[1, 2] = float("nan")
+    found = logprobs.score_rows(logits, torch.tensor([0, 0]))
+    assert float(found.logprob[0]) == pytest.approx(-np.log(4))
+    assert bool(found.logprob[1].isnan())

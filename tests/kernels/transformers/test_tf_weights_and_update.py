@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from logdiff_kernels.engines.transformers.loading import load
-from logdiff_kernels.engines.transformers.tensors import weights_report
+from logdiff_kernels.engines.transformers.tensors import quantization, weights_report
 from logdiff_kernels.engines.transformers.update import policy_gradient_step, save_checkpoint
 from logdiff_kernels.errors import EngineError, InputError
 from logdiff_kernels.weights import tensor_sum
@@ -134,3 +135,17 @@ def test_nothing_to_learn_from_is_an_input_error(load_model: Callable[..., Any])
         policy_gradient_step(load_model("llama"), [[1]], [[]], lr=1e-3, **options)
     with pytest.raises(InputError, match="lr"):
         policy_gradient_step(load_model("llama"), [[1]], [[2]], lr=0.0, **options)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"quant_method": "gptq", "bits": 4}, "gptq"),
+        ({"bits": 8}, "unknown"),
+        ({"quant_method": "gguf", "dequantize": True}, None),
+        (None, None),
+    ],
+)
+def test_a_quantised_model_is_named_unless_its_weights_were_restored(settings: Any, name: str | None) -> None:
+    model = SimpleNamespace(config=SimpleNamespace(quantization_config=settings))
+    assert quantization(model) == name

@@ -25,6 +25,9 @@ RESERVED_ARGUMENTS = {
     "config": "single configuration keys in `args`",
 }
 
+_OWN_CHECK = ("quantization_config", "generation_config")
+"""Arguments that transformers rebuilds into objects of its own, and refuses itself when they are wrong."""
+
 
 @dataclass(slots=True)
 class Loaded:
@@ -133,6 +136,8 @@ def _check_loading(model: Any, info: dict[str, Any], arguments: dict[str, Any]) 
 def _check_effect(model: Any, arguments: dict[str, Any]) -> None:
     """Raise for a configuration override that the model does not carry afterwards."""
     for key, value in arguments.items():
+        if key in _OWN_CHECK:
+            continue
         for owner in (model.config, _text_config(model)):
             name = f"_{key}" if key in ("attn_implementation", "experts_implementation") else key
             if hasattr(owner, name):

@@ -46,7 +46,7 @@ class RoutingRecorder:
         self._handles.clear()
 
     def take(self, batch: int, length: int) -> torch.Tensor | None:
-        """Choices of the last forward over [batch, length] tokens: int64 [batch, length, layers, k], or None."""
+        """Choices of the last forward over [batch, length] tokens: int64 [batch, length, layers, k], on the CPU."""
         seen, self._seen = self._seen, {}
         if not self._routers or self.missing:
             return None
@@ -54,7 +54,7 @@ class RoutingRecorder:
         if any(choice is None or len(choice) != batch * length for choice in choices):
             self.missing = "a router did not see every token of the forward"
             return None
-        stacked = torch.stack([choice for choice in choices if choice is not None], dim=1)
+        stacked = torch.stack([choice.cpu() for choice in choices if choice is not None], dim=1)
         return stacked.reshape(batch, length, *stacked.shape[1:])
 
     def _hook(self, layer: int) -> Any:

@@ -128,11 +128,12 @@ class Scorer:
             here = part.cpu()
             inside = torch.isin(targets.column, here)
             row, column = targets.row[inside], targets.column[inside]
-            picked = logits[row.to(device), torch.searchsorted(here, column).to(device)]
+            place_of = logits.device  # the last of them, where layers are spread over devices
+            picked = logits[row.to(place_of), torch.searchsorted(here, column).to(place_of)]
             del logits
             if temperature != 1.0:
                 picked.div_(temperature)
-            scored = score_rows(picked, targets.token[inside].to(device), topk=table.topk)
+            scored = score_rows(picked, targets.token[inside].to(place_of), topk=table.topk)
             place = targets.place[inside].numpy()
             table.put("logprobs", place, scored.logprob)
             table.put("entropy", place, scored.entropy)
@@ -140,7 +141,7 @@ class Scorer:
                 table.put("topk_ids", place, scored.topk_ids)
                 table.put("topk_logprobs", place, scored.topk_logprobs)
         if experts is not None:
-            table.put("experts", targets.place.numpy(), experts[targets.row.to(device), targets.column.to(device)])
+            table.put("experts", targets.place.numpy(), experts[targets.row, targets.column])
 
 
 @dataclass(frozen=True, slots=True)

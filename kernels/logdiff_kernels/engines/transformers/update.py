@@ -68,7 +68,7 @@ def policy_gradient_step(
             parameter.requires_grad_(True)
         with torch.enable_grad():
             for batch in micro_batches(sequences, wanted, Score(micro_batch_size=micro_batch_size), filler):
-                loss = _loss(model, batch, prompts, responses, advantages) / total
+                loss: Any = _loss(model, batch, prompts, responses, advantages) / total
                 done += sum(len(responses[sample]) for sample, _, _ in batch.places)
                 loss.backward()
                 loss_sum += float(loss.detach())
@@ -120,7 +120,7 @@ def _loss(
         **keep,
     ).logits
     offset = begin if logits.shape[1] == end - begin else 0
-    loss = logits.new_zeros((), dtype=torch.float32)
+    loss: torch.Tensor = logits.new_zeros((), dtype=torch.float32)
     for sample, row, start, tokens in spans:
         logp = torch.log_softmax(logits[row, start - offset : start - offset + len(tokens)].float(), dim=-1)
         loss = loss - float(advantages[sample]) * logp.gather(-1, tokens.unsqueeze(-1)).sum()
