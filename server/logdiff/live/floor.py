@@ -201,11 +201,13 @@ def _run(session: Session, capture: FloorCapture, axis: Axis, engine: str, spec:
     try:
         outcome = session.do(axis.key, engine, spec, task, output=axis.output, inputs=[source])
     except (EngineError, InputError) as error:
-        if not axis.args:
+        if axis.args is None:
             raise
         session.close(engine)
         session.case.journal.append("floor_axis_failed", task=axis.key, error=error.message[:2000])
-        capture.refused[engine] = f"the engine refused {axis.args}: {error.message[:2000]}"
+        capture.refused[engine] = (
+            f"the engine refused to start with {axis.args or 'the same arguments'}: {error.message[:2000]}"
+        )
         outcome = Outcome(None, reason=capture.refused[engine])
     capture.outcomes.append((axis, outcome))
     return outcome

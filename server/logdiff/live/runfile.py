@@ -85,7 +85,7 @@ class Score(_Strict):
 class Update(_Strict):
     """The small real update between two steps: its learning rate and seed."""
 
-    lr: float = Field(default=1e-3, gt=0.0, le=1.0)
+    lr: float = Field(default=2e-4, gt=0.0, le=1.0)
     seed: int = Field(default=0, ge=0)
 
 

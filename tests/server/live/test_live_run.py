@@ -358,6 +358,15 @@ def test_the_full_floor_restarts_the_engines_and_keeps_refusals_with_their_words
     assert case.meta.get("chunk_size") == 512
 
 
+def test_an_axis_that_the_engine_refuses_is_skipped_with_its_words(here):
+    case = run(make(here, rollout={"refuse_block_size": 32}), here / "case", floor="full", timeouts=FAST)
+    floor = measured(case)["floor"]
+    skipped = {(s["side"], s["axis"]): s["reason"] for s in floor["skipped"]}
+    assert set(skipped) == {("rollout", "block_size"), ("rescore", "block_size")}
+    assert "block_size 32 is no good" in skipped["rescore", "block_size"]
+    assert case.is_complete
+
+
 def test_several_steps_update_sync_and_checksum_each_time(here):
     case = run(make(here, steps=3), here / "case", timeouts=FAST)
     result = measured(case)

@@ -198,6 +198,9 @@ def main():
         python="3",
         version="0",
     )
+    if args.get("refuse_block_size", -1) == args.get("block_size"):
+        fail("EngineError", f"block_size {args['block_size']} is no good", None, True)
+        sys.exit(2)
     if how == "refuse":
         fail("InputError", "unexpected keyword argument 'enforce_eagre'", None, True, "see the engine's arguments")
         sys.exit(2)
