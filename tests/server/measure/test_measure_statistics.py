@@ -256,8 +256,8 @@ def test_tables_by_position_step_rank_and_sample_add_up() -> None:
 
 
 def test_early_against_late_compares_the_first_and_last_quarter() -> None:
-    x = [-1.0] * 8
-    d = [0.5, 0.25, 9.0, 9.0, 9.0, 9.0, 0.125, 0.125]
+    x = [-1.0] * 12
+    d = [0.5, 0.25, 0.375, *[9.0] * 6, 0.125, 0.125, 0.125]
     result = measured([Sample(x, [a - b for a, b in zip(x, d, strict=True)]), Sample([-1.0] * 3, [-7.0] * 3)])
     assert result.measure["early_late_ratio"] == 3.0
 
