@@ -68,11 +68,11 @@ def _present(element: ET.Element) -> None:
         key, value = key.strip(), value.strip()
         if not colon:
             continue
-        if key == "font":
+        if key == "font":  # matplotlib before 3.11 writes the short form
             size = _FONT_SIZE.search(value)
             if size:
-                element.set("font-size", size.group(1))
-        else:
+                element.set("font-size", size.group())
+        elif key != "font-family":  # the page's own font, which is there on every machine
             element.set(key, value)
     for key in ("fill", "stroke"):
         colour = element.attrib.get(key, "").lower()
