@@ -243,6 +243,13 @@ def test_versions_configuration_and_numbers_that_changed_are_listed() -> None:
     dumps(result)
 
 
+def test_a_relative_change_keeps_its_direction_below_zero() -> None:
+    before, after = ({"result": measured([Sample([-2.0], [y])]).as_dict()} for y in (-2.5, -2.25))
+    changed = {e["what"]: e for e in compare(before, after)["changed"]}
+    assert (changed["measure.mean"]["before"], changed["measure.mean"]["after"]) == (-0.5, -0.25)
+    assert changed["measure.mean"]["relative"] == 0.5
+
+
 def test_a_gate_that_turned_and_a_pair_that_vanished_are_listed() -> None:
     good = samples()
     for sample in good:

@@ -196,11 +196,30 @@ def test_an_overflowing_ratio_is_infinite_not_clamped() -> None:
     assert result.measure["mean_abs"] == 999.5
 
 
-def test_tiny_differences_keep_their_digits_in_k3() -> None:
-    x = [-1.0, -0.5]
-    y = [float(np.nextafter(np.float32(v), np.float32(0))) for v in x]
-    expected = sum((b - a) ** 2 / 2 for a, b in zip(x, y, strict=True)) / 2
-    assert measured([Sample(x, y)]).measure["k3_kl"] == pytest.approx(expected, rel=1e-6)
+@pytest.mark.parametrize("power", [-24, -20, -12, -10, -9, -3])
+def test_small_differences_keep_their_digits_in_k3(power: int) -> None:
+    d = 2.0**power  # exact in fp32 beside -0.5
+    expected = math.fsum(d**k / math.factorial(k) for k in range(2, 16))
+    assert measured([Sample([-0.5], [-0.5 + d])]).measure["k3_kl"] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("value", "bf16", "fp16"),
+    [
+        (1 + 2.0**-7, 1, 1),  # bf16 keeps 7 bits behind the leading one, fp16 10
+        (1 + 2.0**-8, 0, 1),
+        (1 + 2.0**-10, 0, 1),
+        (1 + 2.0**-11, 0, 0),
+        (65504.0, 0, 1),  # largest of fp16
+        (65536.0, 1, 0),
+        (2.0**-14, 1, 1),  # smallest normal of fp16
+        (2.0**-15, 1, 0),
+    ],
+)
+def test_the_grids_end_where_the_formats_do(value: float, bf16: int, fp16: int) -> None:
+    block = measured([Sample([-value, 0.0], [-0.1, 0.0])]).measure
+    assert block["bf16_grid_share"] == {"first": bf16, "second": 0}
+    assert block["fp16_grid_share"] == {"first": fp16, "second": 0}
 
 
 def test_a_constant_difference_has_no_spread() -> None:
