@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
-_REFERENCE = re.compile(r"url\(#([^)]+)\)|^#(.+)$")
+_URL = re.compile(r"url\(#([^)]+)\)")
 _FONT_SIZE = re.compile(r"([\d.]+)px")
 
 
@@ -28,15 +28,16 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     root = ET.fromstring(buffer.getvalue())
     _drop(root, {f"{{{_SVG}}}style", f"{{{_SVG}}}metadata"})
-    used = _references(root)
     for element in root.iter():
         _present(element)
+    used = {_target(key, value) for element in root.iter() for key, value in element.attrib.items()}
+    for element in root.iter():
         identity = element.attrib.pop("id", None)
-        if identity in used:
+        if identity is not None and identity in used:
             element.set("id", f"{name}-{identity}")
         for key, value in list(element.attrib.items()):
-            if _REFERENCE.search(value) and not value.startswith("data:"):
-                element.set(key, re.sub(r"#", f"#{name}-", value, count=1))
+            if _target(key, value):
+                element.set(key, value.replace("#", f"#{name}-", 1))
     for key in ("width", "height", "version"):
         root.attrib.pop(key, None)
     root.attrib.update({"role": "img", "aria-label": description, "stroke-linejoin": "round", "stroke-linecap": "butt"})
@@ -51,14 +52,12 @@ def _drop(root: ET.Element, tags: set[str]) -> None:
             parent.remove(child)
 
 
-def _references(root: ET.Element) -> set[str]:
-    found: set[str] = set()
-    for element in root.iter():
-        for value in [*element.attrib.values(), *element.attrib.get("style", "").split(";")]:
-            match = _REFERENCE.search(value.strip())
-            if match and not value.startswith("data:"):
-                found.add(match.group(1) or match.group(2))
-    return found
+def _target(key: str, value: str) -> str | None:
+    """The id that an attribute refers to: `url(#id)` anywhere, `#id` in a link (elsewhere it is a colour)."""
+    match = _URL.search(value)
+    if match:
+        return match.group(1)
+    return value[1:] if key.endswith("href") and value.startswith("#") else None
 
 
 def _present(element: ET.Element) -> None:
