@@ -326,7 +326,8 @@ def test_the_fingerprint_tells_what_the_engine_resolved(live: Live, prompts: Pat
     assert found["config"]["workers"][0]["attention_backends"]
     assert found["config"]["arguments"]["max_num_batched_tokens"] == 64
     assert found["config"]["defaults_applied"].get("VLLM_CPU_KVCACHE_SPACE") in ("1", None)
-    assert found["model"]["num_experts"] == 16
+    assert found["model"]["model_type"] == "qwen3_moe"
+    assert found["model"]["hidden_size"] == 256
     assert found["vocab_size"] == 1024
     assert found["eos_token_ids"] == [2]
     assert [entry["target"] for entry in found["patched"]][-1:] == ["CPUModelRunner._bookkeeping_sync"]

@@ -1,4 +1,4 @@
-"""Which experts every router chose, by request and token position, read through the routers' own capture callback."""
+"""Which experts every router chose, by request and token position."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from logdiff_kernels.engines.vllm.requests import starts
 class ExpertCapture:
     """Keeps the chosen experts of every position of every request while it is installed.
 
-    Ids are logical (before expert-parallel or load-balancing maps), in the order that the router gives them
-    (descending weight in vLLM's top-k). Memory: positions x layers x k x 2 bytes.
+    Ids are logical (before expert-parallel or load-balancing maps), by descending weight: vLLM's own top-k leaves
+    them in any order. Memory: positions x layers x k x 2 bytes.
     """
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
         self._routers: list[Any] = []
-        self._previous: list[Any] = []
         self._layers = 0
         self._step: dict[int, npt.NDArray[np.int16]] = {}
         self._scheduled: dict[str, int] = {}
@@ -29,7 +28,7 @@ class ExpertCapture:
         self._seen: dict[str, dict[int, npt.NDArray[np.int16]]] = {}
 
     def install(self) -> str | None:
-        """Set the callbacks. Returns the reason why that can't be, or None."""
+        """Watch the routers. Returns the reason why that can't be, or None."""
         from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
         from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 
@@ -44,16 +43,15 @@ class ExpertCapture:
         for layer, module in enumerate(found):
             router: Any = module.router
             self._routers.append(router)
-            self._previous.append(router.capture_fn)
-            router.set_capture_fn(self._callback(layer, router.capture_fn))
+            object.__setattr__(router, "_compute_routing", self._watched(layer, router._compute_routing))
         self._layers = len(found)
         return None
 
     def remove(self) -> None:
-        """Put the routers' own callbacks back."""
-        for router, previous in zip(self._routers, self._previous, strict=True):
-            router.set_capture_fn(previous)
-        self._routers, self._previous = [], []
+        """Give the routers their own method back."""
+        for router in self._routers:
+            del router._compute_routing
+        self._routers = []
 
     def begin_step(self, scheduled: dict[str, int]) -> None:
         """A forward pass begins with so many tokens per request."""
@@ -86,21 +84,24 @@ class ExpertCapture:
             parts.append(whole.reshape(-1))
         return index, (np.concatenate(parts).tobytes() if parts else b"")
 
-    def _callback(self, layer: int, previous: Any) -> Any:
-        def capture(topk_ids: Any) -> None:
-            if previous is not None:
-                previous(topk_ids)
-            if self._rows is None:
-                batch = self._runner.input_batch
-                self._rows = [
-                    (request, int(batch.num_computed_tokens_cpu[row]), self._scheduled[request])
-                    for row, request in enumerate(batch.req_ids)
-                    if request in self._scheduled
-                ]
-            total = sum(count for _, _, count in self._rows)
-            self._step[layer] = topk_ids[:total].detach().to("cpu").numpy().astype(np.int16)
+    def _watched(self, layer: int, compute: Any) -> Any:
+        def compute_routing(*arguments: Any, **named: Any) -> Any:
+            weights, ids = compute(*arguments, **named)
+            self._keep(layer, ids.gather(-1, weights.argsort(dim=-1, descending=True, stable=True)))
+            return weights, ids
 
-        return capture
+        return compute_routing
+
+    def _keep(self, layer: int, ids: Any) -> None:
+        if self._rows is None:
+            batch = self._runner.input_batch
+            self._rows = [
+                (request, int(batch.num_computed_tokens_cpu[row]), self._scheduled[request])
+                for row, request in enumerate(batch.req_ids)
+                if request in self._scheduled
+            ]
+        total = sum(count for _, _, count in self._rows)
+        self._step[layer] = ids[:total].detach().to("cpu").numpy().astype(np.int16)
 
 
 def received_experts(answers: Sequence[tuple[dict[str, Any], bytes]]) -> dict[int, npt.NDArray[np.int16]]:
