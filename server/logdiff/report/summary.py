@@ -21,13 +21,11 @@ COLUMNS: dict[str, str] = {
     "max_abs": "max |d|",
     "mean_abs": "mean |d|",
     "mean": "mean d",
-    "p50": "p50 |d|",
     "p99": "p99 |d|",
     "k1_kl": "KL k1",
     "k3_kl": "KL k3",
     "mean_exp_d": "E[exp d]",
     "ess": "ESS",
-    "clip_share": "outside clip",
     "missing": "missing",
 }
 """Field of a `pairs` block -> heading."""
