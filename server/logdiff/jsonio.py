@@ -10,9 +10,12 @@ import numpy as np
 
 
 def plain(value: Any) -> Any:
-    """Turn numpy scalars, arrays, paths and non-finite floats into plain JSON values, recursively."""
+    """Turn numpy scalars, arrays, paths and non-finite floats into plain JSON values, recursively.
+
+    Half of a surrogate pair, which no UTF-8 file can hold, becomes its escape as text.
+    """
     if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {_text(str(k)): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
     if isinstance(value, np.ndarray):
@@ -21,9 +24,13 @@ def plain(value: Any) -> Any:
         return plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, (bool, int, float)):
         return value
-    return str(value)
+    return _text(str(value))
+
+
+def _text(value: str) -> str:
+    return value.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
