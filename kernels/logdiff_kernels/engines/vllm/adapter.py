@@ -360,7 +360,11 @@ class VllmEngine:
                 fatal=True,
             ) from error
         if repair:
-            answers = self.ask_workers("finish_reload", folder=path, names=shapes)
+            try:
+                answers = self.ask_workers("finish_reload", folder=path, names=shapes)
+            except RunnerError as error:  # old and new weights are mixed in memory now
+                error.fatal = True
+                raise
             repaired |= {name for value, _ in answers for name in value}
         if not self.llm.reset_prefix_cache():
             raise EngineError("vLLM could not reset its prefix cache after the reload", value=path)

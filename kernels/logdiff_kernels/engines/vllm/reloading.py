@@ -8,7 +8,8 @@ each layer once it is complete and copies the result into the old memory. On a C
 - a parameter that the model's `load_weights` writes to directly, not through its `weight_loader` (the attention sinks
   of GPT-OSS), is written on the meta device and lost.
 
-`prepare` and `finish` make up for them with the engine's own first-load code, and name what they touched.
+`prepare` and `finish` make up for them with the engine's own first-load code, and name what they touched. Experts that
+the reload never reached (GPT-OSS loads them past the `weight_loader`s too) are an error: the engine must start again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from logdiff_kernels.errors import EngineError
 
 
 def prepare(worker: Any) -> list[str]:
@@ -45,6 +48,9 @@ def finish(worker: Any, folder: str, shapes: dict[str, list[int]]) -> list[str]:
 
     Returns:
         Names of what was made up for.
+
+    Raises:
+        EngineError: expert weights that the engine's reload did not load; the engine can't go on.
     """
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
@@ -53,6 +59,13 @@ def finish(worker: Any, folder: str, shapes: dict[str, list[int]]) -> list[str]:
 
     model: Any = worker.model_runner.get_model()
     touched = []
+    unloaded = [name for name, module in model.named_modules() if _without_kernel(module)]
+    if unloaded:
+        raise EngineError(
+            "vLLM's reload_weights did not load the experts of this model",
+            value=unloaded,
+            hint="start the engine again with the new weights",
+        )
     tied = bool(getattr(worker.model_config.hf_text_config, "tie_word_embeddings", False))
     with set_current_vllm_config(worker.vllm_config):
         for name, module in model.named_modules():
@@ -64,6 +77,12 @@ def finish(worker: Any, folder: str, shapes: dict[str, list[int]]) -> list[str]:
         if lost:
             model.load_weights(iter(lost.items()))
     return touched + sorted(lost)
+
+
+def _without_kernel(module: Any) -> bool:
+    """Whether `prepare` took this expert layer's kernel and the reload did not build another."""
+    method = getattr(module, "quant_method", None)
+    return hasattr(module, "w13_weight") and hasattr(method, "experts_cls") and method.moe_kernel is None
 
 
 def _lost(model: Any, folder: str, shapes: dict[str, list[int]]) -> dict[str, torch.Tensor]:
