@@ -81,7 +81,7 @@ def finish(worker: Any, folder: str, shapes: dict[str, list[int]]) -> list[str]:
 
 def _without_kernel(module: Any) -> bool:
     """Whether `prepare` took this expert layer's kernel and the reload did not build another."""
-    method = getattr(module, "quant_method", None)
+    method: Any = getattr(module, "quant_method", None)
     return hasattr(module, "w13_weight") and hasattr(method, "experts_cls") and method.moe_kernel is None
 
 
