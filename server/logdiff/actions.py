@@ -307,7 +307,7 @@ def demo(
         rollout = "transformers-generate"
     loaded = RunFile.from_dict(_demo_run(model, rollout, python, prompts), source="demo")
     name = f"demo-{model}"
-    with run_live(loaded, case, floor="quick", on_progress=on_progress, name=name, kind="demo") as made:
+    with run_live(loaded, case, floor="brief", on_progress=on_progress, name=name, kind="demo") as made:
         stock = _result(_measurement(made.read_result("measure")), made, None)
     written = report(case=made.path, output=report_file).data["report"]
     data = {"model": model, "rollout": rollout, "stock": stock, "aligned": None, "report": written}

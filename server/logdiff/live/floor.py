@@ -14,7 +14,10 @@ from logdiff.live.session import Outcome, Session
 from logdiff.measure import floor_summary, self_stats
 from logdiff.target import EngineSpec
 
-Level = Literal["quick", "full"]
+Level = Literal["brief", "quick", "full"]
+"""brief: rerun, one at a time, other order or padding; quick: every axis of a running engine; full: restarts too."""
+BRIEF = frozenset({("rerun", "same"), ("rerun", "subset"), ("batch", 1), ("order", "reversed")})
+BRIEF_TRAIN = frozenset({"rerun", "micro_batch_size", "padding_side"})
 BUDGET = 4096
 """Tokens that the floor is measured on: whole samples from the first on, at least one."""
 SUBSET = "captures/step0/floor/input.safetensors"
@@ -87,13 +90,12 @@ def capture_rollout_floor(session: Session, capture: FloorCapture) -> None:
     spec, source = session.spec("rollout"), floor_input(session)
     sampling = session.run.sampling.request()
     if spec.engine == "transformers":
-        for axis in _score_axes("rollout", sampling, spec.score):
+        for axis in _score_axes("rollout", sampling, spec.score, whole=_is_whole(source), level=capture.level):
             _run(session, capture, axis, "rollout", spec, source)
         return
-    count = _samples(source)
     for side, task in (("rollout", "force"), ("rescore", "rescore")):
         base = {"task": task, "sampling": sampling if task == "force" else scoring(sampling)}
-        for axis in _order_axes(side, base, count):
+        for axis in _order_axes(side, base, source, capture.level):
             outcome = _run(session, capture, axis, "rollout", spec, source)
             if outcome.path is None:
                 break  # the engine can't do this task in any shape; the reason is kept once
@@ -102,7 +104,8 @@ def capture_rollout_floor(session: Session, capture: FloorCapture) -> None:
 def capture_train_floor(session: Session, capture: FloorCapture) -> None:
     """Score the given tokens again in other layouts, on the train engine as it stands."""
     spec, source = session.spec("train"), floor_input(session)
-    for axis in _score_axes("train", session.run.sampling.request(), spec.score):
+    sampling = session.run.sampling.request()
+    for axis in _score_axes("train", sampling, spec.score, whole=_is_whole(source), level=capture.level):
         _run(session, capture, axis, "train", spec, source)
 
 
@@ -213,26 +216,45 @@ def _run(session: Session, capture: FloorCapture, axis: Axis, engine: str, spec:
     return outcome
 
 
-def _order_axes(side: str, base: dict[str, Any], count: int) -> Iterator[Axis]:
-    """Rerun; batch 1, 2, 4, ... below n; reversed and shuffled order."""
-    yield Axis(side, "rerun", "same", {**base, "batch": None, "order": "given"})
-    size = 1
-    while size < count:
-        yield Axis(side, "batch", size, {**base, "batch": size, "order": "given"})
-        size *= 2
+def _order_axes(side: str, base: dict[str, Any], source: Path, level: Level) -> Iterator[Axis]:
+    """Rerun; batch 1, 2, 4, ... below n; reversed and shuffled order; `brief` leaves some out."""
+    count = _samples(source)
+    sizes = [1 << i for i in range(max(count - 1, 0).bit_length())]
+    axes = [("rerun", _rerun(whole=_is_whole(source))), *(("batch", size) for size in sizes)]
     if count > 1:
-        for order in ("reversed", "shuffled:1"):
-            yield Axis(side, "order", order, {**base, "batch": None, "order": order})
+        axes += [("order", "reversed"), ("order", "shuffled:1")]
+    for name, value in axes:
+        if level == "brief" and (name, value) not in BRIEF:
+            continue
+        batch, order = (value if name == "batch" else None), (value if name == "order" else "given")
+        yield Axis(side, name, value, {**base, "batch": batch, "order": order})
 
 
-def _score_axes(side: str, sampling: dict[str, Any], score: dict[str, Any]) -> Iterator[Axis]:
-    """Rerun; micro-batch 1; reversed order; the other padding side; the other layouts."""
+def _rerun(*, whole: bool) -> str:
+    """A rerun of a subset is decoded in a smaller batch than its baseline was; its name says so."""
+    return "same" if whole else "subset"
+
+
+def _is_whole(source: Path) -> bool:
+    return source.name != Path(SUBSET).name
+
+
+def _score_axes(
+    side: str, sampling: dict[str, Any], score: dict[str, Any], *, whole: bool, level: Level
+) -> Iterator[Axis]:
+    """Rerun; micro-batch 1; reversed order; the other padding side; the other layouts; `brief` leaves some out."""
+    for axis in _all_score_axes(side, sampling, score, whole=whole):
+        if level != "brief" or axis.name in BRIEF_TRAIN:
+            yield axis
+
+
+def _all_score_axes(side: str, sampling: dict[str, Any], score: dict[str, Any], *, whole: bool) -> Iterator[Axis]:
 
     def axis(name: str, value: Any, order: str = "given", **changed: Any) -> Axis:
         task = score_task(Path(), sampling, {**score, **changed}, order)
         return Axis(side, name, value, task)
 
-    yield axis("rerun", "same")
+    yield axis("rerun", _rerun(whole=whole))
     if score["layout"] != "single" and score["micro_batch_size"] > 1:
         yield axis("micro_batch_size", 1, micro_batch_size=1)
     yield axis("order", "reversed", order="reversed")

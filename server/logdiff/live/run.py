@@ -54,7 +54,7 @@ def run(
         run_file: what to compare.
         case_dir: folder of the case; None takes a new one under ./runs.
         floor: also measure each side against itself: "quick" on the engines as they stand, "full" also with
-            restarted engines.
+            restarted engines, "brief" a few axes of "quick".
         resume: False refuses a folder that holds a case.
         on_progress: called from this thread, and from no other.
         cancel_token: set from another thread to stop; `CancelledError` is raised and the case stays resumable.
@@ -201,7 +201,9 @@ def _floor_missing(case: Case, level: Level | None) -> bool:
         return False
     if not case.has_result("floor"):
         return True
-    return level == "full" and case.read_result("floor").get("level") != "full"
+    levels = ("brief", "quick", "full")
+    had = case.read_result("floor").get("level")
+    return had not in levels or levels.index(level) > levels.index(had)
 
 
 def _name(run_file: RunFile) -> str:

@@ -270,7 +270,7 @@ def test_the_demo_prints_its_table_and_says_when_vllm_is_absent(
     assert found["report"] == str(tmp_path / "demo.html")
     run_file, options = asked[0]
     assert len(Path(run_file.prompts.text).read_text().splitlines()) == 8
-    assert (options["floor"], options["kind"]) == ("quick", "demo")
+    assert (options["floor"], options["kind"]) == ("brief", "demo")
     assert run(["demo", "--model", "moe", "--report", "demo.html"]) == 0
     assert "report: " in capfd.readouterr().out
     assert asked[1][0].model == "builtin:qwen3-moe"
