@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from logdiff_kernels.engines.settings import Sampling
 from logdiff_kernels.engines.transformers import decoder
 from logdiff_kernels.engines.transformers.decoder import DecodeRules
 from logdiff_kernels.engines.transformers.sampling import TokenSampler
-from logdiff_kernels.engines.transformers.settings import Sampling
 from tf_reference import PROMPTS, RESPONSES, SAMPLE_IDS, reference
 
 FAMILIES = ["llama", "qwen2", "qwen3", "qwen3-moe", "mistral", "gemma2", "gemma3", "gpt-oss"]

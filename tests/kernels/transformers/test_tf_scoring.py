@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from logdiff_kernels.engines.settings import order_of
 from logdiff_kernels.engines.transformers import head, logprobs
 from logdiff_kernels.engines.transformers.scorer import Scorer
-from logdiff_kernels.engines.transformers.settings import Score, order_of
+from logdiff_kernels.engines.transformers.settings import Score
 from logdiff_kernels.errors import InputError, UnsupportedError
 from tf_reference import PROMPTS, RESPONSES, nothing, reference, whole_logits
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from logdiff_kernels.engines.settings import Sampling, order_of
 from logdiff_kernels.engines.transformers.layout import micro_batches
-from logdiff_kernels.engines.transformers.settings import Sampling, Score, order_of
+from logdiff_kernels.engines.transformers.settings import Score
 from logdiff_kernels.errors import InputError, RunnerError, UnsupportedError
 
 ROWS = [[11, 12, 13], [21], [31, 32]]

@@ -151,7 +151,7 @@ def do(task, request, state):
             "packages": {},
             "env": {},
         },
-        "decode_text": {"tokens": task.get("ids")},
+        "decode_text": [[f"<{token}>" for token in ids] for ids in task.get("ids") or []],
     }.get(name)
     if document is None:
         return emit(

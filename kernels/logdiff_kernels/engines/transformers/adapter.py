@@ -9,7 +9,8 @@ from typing import Any
 
 from logdiff_kernels import sequences as files
 from logdiff_kernels.engines.base import Progress, TaskOutput
-from logdiff_kernels.engines.transformers.settings import DEFAULT_BATCH, Sampling, Score, order_of
+from logdiff_kernels.engines.settings import Sampling, order_of
+from logdiff_kernels.engines.transformers.settings import DEFAULT_BATCH, Score
 from logdiff_kernels.errors import EngineError, InputError
 from logdiff_kernels.protocol import Request, plain, required
 

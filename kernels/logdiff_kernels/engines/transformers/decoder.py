@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from logdiff_kernels.engines.settings import Sampling
 from logdiff_kernels.engines.transformers.head import keeps_positions
 from logdiff_kernels.engines.transformers.layout import padded
 from logdiff_kernels.engines.transformers.logprobs import score_rows
 from logdiff_kernels.engines.transformers.routing import RoutingRecorder
 from logdiff_kernels.engines.transformers.sampling import TokenSampler
-from logdiff_kernels.engines.transformers.settings import Sampling
 from logdiff_kernels.errors import UnsupportedError
 
 Choose = Callable[[int, int, torch.Tensor], int]

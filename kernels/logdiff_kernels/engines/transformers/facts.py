@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from logdiff_kernels.engines.settings import Sampling
 from logdiff_kernels.engines.transformers.loading import Loaded
-from logdiff_kernels.engines.transformers.settings import Sampling, Score
+from logdiff_kernels.engines.transformers.settings import Score
 from logdiff_kernels.protocol import Request
 
 

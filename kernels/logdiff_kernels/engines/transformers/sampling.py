@@ -6,7 +6,7 @@ import hashlib
 
 import torch
 
-from logdiff_kernels.engines.transformers.settings import Sampling
+from logdiff_kernels.engines.settings import Sampling
 
 
 class TokenSampler:

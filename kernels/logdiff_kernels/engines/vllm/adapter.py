@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from logdiff_kernels.engines.base import Progress, TaskOutput
-from logdiff_kernels.engines.transformers.settings import Sampling, order_of
+from logdiff_kernels.engines.settings import Sampling, order_of
 from logdiff_kernels.engines.vllm import launch
 from logdiff_kernels.engines.vllm.checkpoint_names import checkpoint_shapes
 from logdiff_kernels.engines.vllm.plugin import METHOD
