@@ -15,6 +15,7 @@ KERNELS = ROOT / "kernels" / "logdiff_kernels"
 LAYER = {  # a part may import parts of a lower number, and itself
     "errors": 0,
     "jsonio": 0,
+    "skill": 0,
     "case": 1,
     "measure": 2,
     "target": 2,

@@ -48,6 +48,11 @@ def test_wheel_holds_every_python_and_data_file_of_both_packages_and_no_other_im
     assert {t for t in top if not t.endswith(".dist-info")} == {"logdiff", "logdiff_kernels"}
 
 
+def test_wheel_carries_the_skill_itself_and_not_a_link(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read("logdiff/skill/SKILL.md") == (ROOT / "SKILL.md").read_bytes()
+
+
 def test_wheel_metadata_names_the_supported_pythons_and_the_entry_points(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         info = next(n.split("/")[0] for n in archive.namelist() if n.endswith(".dist-info/METADATA"))

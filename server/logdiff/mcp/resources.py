@@ -1,4 +1,4 @@
-"""`case://` resources: the small files of a case, read through the same confinement as every path argument."""
+"""Resources: the Skill, and the small files of a case, read through the same confinement as every path argument."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 
 from logdiff.errors import LogdiffError
 from logdiff.mcp.workspace import Workspace
+from logdiff.skill import skill_text
 
 MAX_BYTES = 900_000
 """Largest file sent; older HTTP clients refuse events above 1 MiB. The report's size decides that it is a path too."""
@@ -21,7 +22,16 @@ _SERVED = re.compile(
 
 
 def add_resources(server: MCPServer, workspace: Workspace) -> None:
-    """Register the template `case://{+path}`."""
+    """Register `skill://logdiff/SKILL.md` and the template `case://{+path}`."""
+
+    @server.resource(
+        "skill://logdiff/SKILL.md",
+        name="SKILL.md",
+        description="When and how to use these tools, what results mean, and what to watch for.",
+        mime_type="text/markdown",
+    )
+    def skill() -> str:
+        return skill_text()
 
     @server.resource(
         "case://{+path}",

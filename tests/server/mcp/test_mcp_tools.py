@@ -305,6 +305,13 @@ async def test_a_case_resource_gives_only_the_served_files_of_a_case(
             await client.read_resource("case://runs/x/report.html")
 
 
+async def test_the_skill_is_a_resource(fake_server: Callable[..., Any]) -> None:
+    text = (Path(__file__).parents[3] / "SKILL.md").read_text(encoding="utf-8")
+    async with Client(fake_server()) as client:
+        shown = await client.read_resource("skill://logdiff/SKILL.md")
+    assert shown.contents[0].text == text  # type: ignore[union-attr]
+
+
 async def test_every_call_is_audited_without_its_arguments(
     root: Path, fake_server: Callable[..., Any], worker: Worker
 ) -> None:
