@@ -20,7 +20,8 @@ export VLLM_NO_USAGE_STATS := 1
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml scripts/setup.sh
-	PYTHON="$(PYTHON)" VENV="$(VENV)" INDEX="$(INDEX)" bash scripts/setup.sh
+	@echo "setup: installing torch, the engines and the tools into $(VENV); this takes minutes, once"
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" INDEX="$(INDEX)" bash scripts/setup.sh
 	@touch $@
 
 demo: setup

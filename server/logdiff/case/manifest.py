@@ -57,7 +57,9 @@ def read_manifest(case: Path) -> Manifest:
         CaseError: no folder, no manifest, or one that isn't `logdiff-case/1`.
     """
     if not case.is_dir():
-        raise CaseError("there is no case folder here", value=str(case), hint="give the folder a run or import wrote")
+        raise CaseError(
+            "there is no case folder here", value=str(case), hint="give a folder that measure, run or import wrote"
+        )
     path = case / MANIFEST
     try:
         data = json.loads(path.read_bytes())

@@ -19,7 +19,7 @@ def measure(
     ctx: typer.Context,
     pairs: Annotated[
         list[Path],
-        typer.Argument(metavar="PAIRS...", help="Pair files (.jsonl, also .gz or .zst; .parquet), or one case folder."),
+        typer.Argument(metavar="PAIRS", help="Pair files (.jsonl, also .gz or .zst; .parquet), or one case folder."),
     ],
     case: options.CaseDir = None,
     fail_above: options.FailAbove = None,
@@ -60,8 +60,10 @@ def compare(
 
 def import_(
     ctx: typer.Context,
-    format: Annotated[str, typer.Argument(metavar="FORMAT", help="jsonl: JSON Lines under any field names.")],
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files to read.")],
+    format: Annotated[
+        str, typer.Argument(metavar="FORMAT", help="jsonl: JSON Lines under any field names; pair: pair files.")
+    ],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Files to read.")],
     case: options.CaseDir = None,
     map: Annotated[
         Optional[list[str]],  # noqa: UP045

@@ -17,7 +17,7 @@ FailAbove = Annotated[
     typer.Option(
         "--fail-above",
         metavar="LIMITS",
-        help="Gate for CI, such as mean_abs=0.01,mismatched=0: exit 1 only when a limit is passed.",
+        help="Gate for CI, such as mean_abs=0.01,mismatched=0: exit 1 only when a limit is passed or a gate fails.",
     ),
 ]
 Python = Annotated[

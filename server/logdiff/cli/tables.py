@@ -16,17 +16,19 @@ PAIRS = {
     "rescore_train": "rescore → train",
 }
 ROWS_OF_CHANGES = 60
+COLUMNS_ABREAST = 12
+"""A result with more columns than this is unreadable as one table."""
 
 
 def measure_table(data: dict[str, Any]) -> list[Any]:
-    """Gates that do not hold, the triangle with the floor beneath it, and where the evidence is."""
+    """What the gates found, the triangle with the floor beneath it, and where the evidence is."""
     parts: list[Any] = [*_gates(data["gates"]), triangle([("", data)]), *_absent(data)]
     if not data["measure"]["tokens"]:
         parts.append("Nothing comparable: no token has mask 1 and both log-probabilities.")
     exceeded = (data.get("fail_above") or {}).get("exceeded")
     if exceeded:
         limits = data["fail_above"]["limits"]
-        found = ", ".join(f"{k} {number(v)} > {number(limits[k])}" for k, v in exceeded.items())
+        found = ", ".join(f"{k} {_whole(v)} > {_whole(limits[k])}" for k, v in exceeded.items())
         parts.append(f"above the limit: {found}")
     parts.append(f"case: {data['case']}")
     return parts
@@ -35,10 +37,12 @@ def measure_table(data: dict[str, Any]) -> list[Any]:
 def demo_table(data: dict[str, Any]) -> list[Any]:
     """The demo's table, and what to look at next."""
     named = [(name, data[name]) for name in ("stock", "aligned") if data.get(name)]
+    several = len(named) > 1
+    found = [(name if several else "", part) for name, result in named for part in _gates(result["gates"])]
     title = f"{data['model']}: {data['rollout']} against transformers, same tokens, same weights"
-    table = triangle(named if len(named) > 1 else [("", named[0][1])], title)
-    failed = [part for _, result in named for part in _gates(result["gates"])]
-    return [*failed, table, *_absent(named[0][1]), f"case:   {named[0][1]['case']}", f"report: {data['report']}"]
+    table = triangle(named if several else [("", named[0][1])], title)
+    gates = [f"{name} {part}".strip() for name, part in found]
+    return [*gates, table, *_absent(named[0][1]), f"case:   {named[0][1]['case']}", f"report: {data['report']}"]
 
 
 def triangle(results: list[tuple[str, dict[str, Any]]], title: str | None = None) -> Table:
@@ -81,8 +85,17 @@ def _cells(block: dict[str, Any]) -> list[str]:
     return [f"{tokens:,}", share, *(number(block.get(k), 3) for k in ("max_abs", "mean_abs", "mean", "k3_kl"))]
 
 
+def _whole(value: Any) -> str:
+    return number(int(value)) if isinstance(value, float) and value.is_integer() else number(value)
+
+
 def _gates(gates: list[dict[str, Any]]) -> list[str]:
-    return [f"gate {g['gate']} FAILS: {visible(str(g['detail']))}" for g in gates if g["ok"] is False]
+    failed = [f"gate {g['gate']} FAILS: {visible(str(g['detail']))}" for g in gates if g["ok"] is False]
+    unknown = [str(g["gate"]) for g in gates if g["ok"] is None]
+    counts = [f"{sum(g['ok'] is True for g in gates)} hold", *([f"{len(failed)} fail"] if failed else [])]
+    if unknown:
+        counts.append(f"not judged: {', '.join(unknown)}")
+    return [*failed, f"gates: {'; '.join(counts)}"]
 
 
 def compare_table(data: dict[str, Any]) -> list[Any]:
@@ -103,12 +116,21 @@ def compare_table(data: dict[str, Any]) -> list[Any]:
 
 
 def query_table(data: dict[str, Any]) -> list[Any]:
-    """The rows of a query."""
-    table = Table(show_lines=False)
-    for column in data["columns"]:
-        table.add_column(visible(str(column), 80), overflow="fold")
-    for row in data["rows"]:
-        table.add_row(*(Text(_value(v)) for v in row))
+    """The rows of a query; many columns are set below one another, one block per row."""
+    columns = [visible(str(column), 80) for column in data["columns"]]
+    table = Table(show_header=len(columns) <= COLUMNS_ABREAST, show_lines=False)
+    if len(columns) <= COLUMNS_ABREAST:
+        for column in columns:
+            table.add_column(Text(column), overflow="fold")
+        for row in data["rows"]:
+            table.add_row(*(Text(_value(v)) for v in row))
+    else:
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for row in data["rows"]:
+            for column, value in zip(columns, row, strict=True):
+                table.add_row(Text(column), Text(_value(value)))
+            table.add_section()
     return [table, *(["more rows exist; --limit takes more"] if data["truncated"] else [])]
 
 

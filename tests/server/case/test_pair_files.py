@@ -254,7 +254,7 @@ def test_a_wrong_type_names_line_sample_and_field(tmp_path, change, parts):
         (lines(SAMPLE), "header is missing"),
         (lines({"format": "logdiff-pair/2", "meta": {}}, SAMPLE), "format is not logdiff-pair/1"),
         (lines({"format": "logdiff-pair/1", "meta": 3}, SAMPLE), "meta must be an object"),
-        (lines({"a": 1}, SAMPLE), "format is not logdiff-pair/1"),
+        (lines({"a": 1}, SAMPLE), "header is missing"),
         (lines([1, 2]), "one JSON object"),
         (lines(HEADER, SAMPLE)[:-20], "line 2: half a JSON object"),
         (lines(HEADER) + b'{"sample_id": "a\n' + lines(SAMPLE), "line 2: half a JSON object"),

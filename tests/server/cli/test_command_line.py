@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -235,8 +236,12 @@ def test_tables_are_made_from_every_kind_of_result(
     assert "0.250" in shown
     assert "above the limit: mean_abs" in shown
     assert str(tmp_path / "c") in shown
+    assert re.search(r"gates: \d+ hold; not judged: ids, .*weights", shown)
+    assert "FAILS" not in shown
     assert run(["query", "c", "select 41 + 1 as answer"]) == 0
     assert "42" in capfd.readouterr().out
+    assert run(["query", "c", "select * from samples"]) == 0
+    assert re.search(r"│ response_tokens +│ 2 ", capfd.readouterr().out)
     assert run(["compare", "c", "c"]) == 0
     assert "Nothing changed" in capfd.readouterr().out
 

@@ -15,6 +15,7 @@ from logdiff.errors import InputError
 
 FORMAT = "logdiff-pair/1"
 _HEADER = f'the first line must be {{"format": "{FORMAT}", "meta": {{...}}}}'
+_IMPORT = "`logdiff import jsonl` reads files without a header and with other field names"
 
 
 class PairFile(Protocol):
@@ -55,8 +56,9 @@ def check_header(header: dict[str, Any], where: str) -> dict[str, Any]:
     """The `meta` of a header object. Raises InputError when it is no header of this format."""
     found = header.get("format")
     if found != FORMAT:
-        if found is None and "sample_id" in header:
-            raise InputError(f"{where}: the header is missing", value=header["sample_id"], hint=_HEADER)
+        if found is None:
+            fields = ", ".join(sorted(header))[:80]
+            raise InputError(f"{where}: the header is missing", value=fields, hint=f"{_HEADER}; {_IMPORT}")
         hint = "use the logdiff that wrote it" if str(found).startswith("logdiff-pair/") else _HEADER
         raise InputError(f"{where}: the format is not {FORMAT}", value=str(found)[:80], hint=hint)
     meta = header.get("meta")
