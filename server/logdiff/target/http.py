@@ -28,6 +28,7 @@ from logdiff.target.http_client import HttpClient, HttpPolicy
 from logdiff.target.http_facts import fingerprint
 from logdiff.target.http_sequences import order_of, read_input, write_output, write_prompts
 from logdiff.target.openai_completions import (
+    MAX_ID,
     Scored,
     generate_body,
     read_generated,
@@ -252,7 +253,7 @@ class HttpEngine:
             listing = await client.call("GET", "/v1/models", retries=2)
         entries = listing.get("data") if isinstance(listing, dict) else None
         entries = entries if isinstance(entries, list) else []
-        models = [m for m in entries if isinstance(m, dict) and isinstance(m.get("id"), str)]
+        models = [m for m in entries if isinstance(m, dict) and isinstance(m.get("id"), str) and _sendable(m["id"])]
         names = [m["id"] for m in models]
         if not names:
             raise InputError("the server lists no model", value=self._args.url, hint="is this a model server?")
@@ -293,12 +294,22 @@ class HttpEngine:
             prompt, response = source.prompt(index), source.response(index)
             if not response:
                 return Scored([], [], [])
-            ids = prompt + response
-            answer = await client.call("POST", "/v1/completions", rescore_body(self._model, ids, topk))
-            return read_rescored(answer, ids, len(prompt), topk)
+            ids, kept = prompt + response, len(prompt) + len(response)
+            if self._max_model_len is not None:  # room for the one token that a server always generates
+                kept = max(len(prompt), min(kept, self._max_model_len - 1))
+            missing = len(ids) - kept
+            unscored.append(missing)
+            if kept == len(prompt):
+                return Scored(response, [None] * missing, [[]] * missing)
+            answer = await client.call("POST", "/v1/completions", rescore_body(self._model, ids[:kept], topk))
+            scored = read_rescored(answer, ids[:kept], len(prompt), topk)
+            return Scored(response, scored.logprobs + [None] * missing, scored.top + [[]] * missing)
 
+        unscored: list[int] = []
         scored = await self._each(one, len(source), task, on_progress)
         data = write_output(Path(task["output"]), source, scored, "rescore", topk)
+        if any(unscored):
+            data["beyond_max_model_len"] = sum(unscored)
         return TaskResult({"output": Path(task["output"])}, data)
 
     async def _each(
@@ -356,7 +367,7 @@ class HttpEngine:
                 body |= {"prompt": texts[index]}
             answer = await client.call("POST", "/tokenize", body, optional=True)
             tokens = answer.get("tokens") if isinstance(answer, dict) else None
-            if not isinstance(tokens, list) or any(type(t) is not int for t in tokens):
+            if not isinstance(tokens, list) or any(type(t) is not int or not 0 <= t <= MAX_ID for t in tokens):
                 raise UnsupportedError(
                     "the server has no /tokenize", value=self._args.url, hint="give the prompts as token_ids"
                 )
@@ -365,3 +376,12 @@ class HttpEngine:
         scored = await self._each(one, len(texts), task, on_progress)
         write_prompts(Path(task["output"]), [s.ids for s in scored])
         return TaskResult({"output": Path(task["output"])}, {})
+
+
+def _sendable(name: str) -> bool:
+    """Whether a name can be sent back: JSON can hold text that UTF-8 can't (a lone surrogate)."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

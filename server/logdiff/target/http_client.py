@@ -79,6 +79,12 @@ class HttpClient:
                 problem = self._dead(f"no answer in time ({type(error).__name__})", path)
             except httpx.TransportError as error:
                 problem = self._dead(str(error) or type(error).__name__, path)
+            except httpx.DecodingError as error:
+                raise EngineError(
+                    f"the answer can't be decompressed: {error}",
+                    value=f"{self.url}{path}",
+                    hint="see the server's log, or the proxy in between",
+                ) from None
             except httpx.InvalidURL as error:
                 raise InputError(f"bad url: {error}", value=self.url, hint="like http://127.0.0.1:8000") from None
             else:
@@ -165,7 +171,7 @@ def _retry_after(headers: httpx.Headers, now: Callable[[], float] = time) -> flo
     except ValueError:
         try:
             return max(0.0, parsedate_to_datetime(value).timestamp() - now())
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
 
 

@@ -16,6 +16,9 @@ from logdiff.errors import EngineError
 CLAMP = -9999.0
 """vLLM writes -inf as this number, since JSON has no infinity."""
 
+MAX_ID = 2**63 - 1
+"""Largest token id that evidence files hold."""
+
 _TEXT_ONLY = (
     "this server gives text only; logdiff needs token ids and log-probabilities: use vLLM >= 0.10 or another server "
     "that honours return_token_ids or return_tokens_as_token_ids, and logprobs, on /v1/completions"
@@ -90,6 +93,7 @@ def read_generated(answer: Any, prompt: list[int], topk: int) -> Scored:
         ids = [_placeholder(t) for t in tokens]
     if not isinstance(ids, list) or any(type(i) is not int or i < 0 for i in ids):
         raise EngineError("the server gave no token ids", value=sorted(choice), hint=_TEXT_ONLY)
+    _in_range(ids)
     if choice.get("finish_reason") in ("abort", "error"):
         raise EngineError(
             f"the server gave up on a request (finish_reason {choice['finish_reason']})",
@@ -142,8 +146,8 @@ def read_rescored(answer: Any, ids: list[int], prompt_length: int, topk: int) ->
                 f"prompt_logprobs has no entry of token {token}", value=token, hint="its answers can't be compared"
             )
         values.append(_number(found.get("logprob")))
-        pairs = [(int(k), _number(v.get("logprob"))) for k, v in entry.items() if k.isdecimal() and isinstance(v, dict)]
-        known = [(k, v) for k, v in pairs if v is not None]
+        pairs = [(_id(k), _number(v.get("logprob"))) for k, v in entry.items() if isinstance(v, dict)]
+        known = [(k, v) for k, v in pairs if k is not None and v is not None]
         rows.append(sorted(known, key=lambda p: (-p[1], p[0]))[:topk])
     return Scored(ids=ids[prompt_length:], logprobs=values, top=rows)
 
@@ -179,9 +183,24 @@ def _same_prompt(answer: dict[str, Any], choice: dict[str, Any], prompt: list[in
 
 def _placeholder(token: Any) -> int | None:
     """The id in vLLM's "token_id:17"; None for text, which is never looked up in a vocabulary."""
-    if isinstance(token, str) and token.startswith("token_id:") and token[9:].isdecimal():
-        return int(token[9:])
+    if isinstance(token, str) and token.startswith("token_id:"):
+        return _id(token[9:])
     return None
+
+
+def _id(text: str) -> int | None:
+    """A token id from its digits; None for what is none."""
+    if not text.isdecimal() or len(text) > len(str(MAX_ID)):
+        return None
+    return value if (value := int(text)) <= MAX_ID else None
+
+
+def _in_range(ids: list[int]) -> None:
+    beyond = next((i for i in ids if i > MAX_ID), None)
+    if beyond is not None:
+        raise EngineError(
+            "the server gave a token id of more than 64 bits", value=str(beyond)[:40], hint="is this a model server?"
+        )
 
 
 def _top(row: Any, topk: int) -> list[tuple[int, float]]:
@@ -197,4 +216,7 @@ def _number(value: Any) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise EngineError("the server gave a log-probability that is no number", value=value, hint="see its log")
-    return -math.inf if value == CLAMP else float(value)
+    try:
+        return -math.inf if value == CLAMP else float(value)
+    except OverflowError:  # an integer beyond every float
+        return math.inf if value > 0 else -math.inf

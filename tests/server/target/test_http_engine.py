@@ -360,6 +360,9 @@ LOGPROBS_OF_TEXT = {"tokens": ["The", "end"], "token_logprobs": [-1.0, -2.0], "t
         (change(token_ids=[1, 2, 3, 4, 5, 6, 7]), "log-probabilities for 7 tokens"),
         (change(token_ids=["1"]), "no token ids"),
         (change(token_ids=[-1]), "no token ids"),
+        (change(token_ids=[2**63], logprobs={"token_logprobs": [-1.0]}), "more than 64 bits"),
+        (change(token_ids=None, logprobs={"tokens": ["token_id:" + "9" * 5000]}), "no token ids"),
+        (lambda b, a, n: (200, {"content-encoding": "gzip"}, b"not gzip"), "can't be decompressed"),
         (change(prompt_token_ids=[1, 5, 6, 7]), "changed the prompt"),
         (change(prompt_token_ids=None), None),
         (lambda b, a, n: (200, {}, b'{"choices": []}'), "no single choice"),
@@ -378,6 +381,33 @@ def test_an_answer_that_can_not_be_compared_is_an_error(engine, server, prompts,
         generate(engine, prompts, tmp_path)
     assert error.value.hint
     assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_a_number_beyond_every_float_is_infinite(engine, server, prompts, tmp_path):
+    server.lies["/v1/completions"] = change(token_ids=[1], logprobs={"token_logprobs": [-(10**400)]})
+    _, found = generate(engine, prompts, tmp_path)
+    assert np.isneginf(found.columns["logprobs"]).all()
+
+
+def test_a_model_name_that_can_not_be_sent_back_is_no_model(server, tmp_path):
+    server.models = [{"id": "tiny\ud800"}]
+    with pytest.raises(InputError, match="lists no model"):
+        start(spec(server), log=tmp_path / "x.log")
+
+
+def test_rescoring_leaves_out_what_does_not_fit_beside_the_token_that_a_server_makes(server, tmp_path):
+    server.models = [{"id": "tiny", "max_model_len": 6}]
+    engine = start(spec(server), log=tmp_path / "x.log")
+    given = build_sequences(["a", "b", "c"], [[5, 6], [5, 6], [5, 6, 7, 8, 9, 10]], [[1, 2, 3], [1, 2, 3, 4], [1]])
+    source = write_sequences(tmp_path / "in.safetensors", given)
+    output = tmp_path / "out.safetensors"
+    data = engine.run({"task": "rescore", "input": str(source), "output": str(output), "sampling": SAMPLING}).data
+    engine.close()
+    found = read_sequences(output)
+    assert data["beyond_max_model_len"] == 2
+    assert found.columns["logprobs_null"].tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
+    assert found.response_ids.tolist() == [1, 2, 3, 1, 2, 3, 4, 1]
+    assert all(len(body["prompt"]) <= 5 for path, body, _ in server.requests if path == "/v1/completions")
 
 
 def test_a_prompt_count_that_differs_is_an_error(engine, server, prompts, tmp_path):
