@@ -217,7 +217,9 @@ def env_summary(data: Facts) -> str:
     """Python and the packages that decide numbers, in one sentence."""
     packages = data.get("packages") or {}
     known = [f"{name} {packages[name]}" for name in ENGINES if packages.get(name)]
-    absent = [name for name in ("torch", "transformers", "vllm") if not packages.get(name)]
+    absent = [name for name in ("torch", "transformers") if not packages.get(name)]
+    if not any(packages.get(name) for name in ENGINES if name.startswith("vllm")):
+        absent.append("vllm")
     python = data.get("python") or {}
     version = python.get("version") if isinstance(python, dict) else python
     words = f"Python {version}: {', '.join(known) or 'no engine package'}."

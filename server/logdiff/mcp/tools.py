@@ -56,7 +56,9 @@ CasePath = Annotated[str, Field(description="case folder, relative to the worksp
 NewCase = Annotated[str, Field(description="case folder to write or resume; default runs/<time>-<name>", default="")]
 FailAbove = Annotated[
     str,
-    Field(description='limits such as "mean_abs=0.01,mismatched=0"; exit_code is then 1 only when one is passed'),
+    Field(
+        description='limits such as "mean_abs=0.01,mismatched=0"; 1 in exit_code means one was passed or a gate failed'
+    ),
 ]
 
 
@@ -73,7 +75,13 @@ def add_tools(server: MCPServer, state: State) -> None:
             idempotent_hint=idempotent,
             open_world_hint=open_world,
         )
-        return server.tool(name=name, title=title, annotations=hints, structured_output=True)
+
+        def register(function: _Tool) -> _Tool:
+            words = " ".join((function.__doc__ or "").split())  # Python before 3.13 keeps a docstring's indentation
+            made = server.tool(name=name, title=title, description=words, annotations=hints, structured_output=True)
+            return made(function)
+
+        return register
 
     @tool("env_inspect", "Inspect environment", read_only=True, idempotent=True)
     async def env_inspect(

