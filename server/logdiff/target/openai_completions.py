@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from logdiff.errors import EngineError
+from logdiff.target.engine import UnsupportedError
 
 CLAMP = -9999.0
 """vLLM writes -inf as this number, since JSON has no infinity."""
@@ -123,12 +124,17 @@ def read_generated(answer: Any, prompt: list[int], topk: int) -> Scored:
 
 
 def read_rescored(answer: Any, ids: list[int], prompt_length: int, topk: int) -> Scored:
-    """Check the answer to `rescore_body`: the entry of each response id is looked up by that id."""
+    """Check the answer to `rescore_body`: the entry of each response id is looked up by that id.
+
+    Raises:
+        UnsupportedError: a server that does not score prompts.
+        EngineError: an answer that does not fit the request.
+    """
     choice = _choice(answer)
     _same_prompt(answer, choice, ids)
     entries = choice.get("prompt_logprobs")
     if not isinstance(entries, list):
-        raise EngineError(
+        raise UnsupportedError(
             "the server gave no prompt_logprobs", value=sorted(choice), hint="it can't rescore; vLLM servers can"
         )
     if len(entries) != len(ids):

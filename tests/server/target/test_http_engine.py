@@ -395,6 +395,16 @@ def test_a_model_name_that_can_not_be_sent_back_is_no_model(server, tmp_path):
         start(spec(server), log=tmp_path / "x.log")
 
 
+def test_a_server_that_does_not_score_prompts_can_not_rescore_but_is_no_failure(engine, server, prompts, tmp_path):
+    server.lies["/v1/completions"] = lambda b, a, n: (
+        change(prompt_logprobs=None)(b, a, n) if "prompt_logprobs" in b else None
+    )
+    generate(engine, prompts, tmp_path)
+    task = {"task": "rescore", "input": str(tmp_path / "out.safetensors"), "output": str(tmp_path / "again")}
+    with pytest.raises(UnsupportedError, match="no prompt_logprobs"):
+        engine.run({**task, "sampling": SAMPLING})
+
+
 def test_rescoring_leaves_out_what_does_not_fit_beside_the_token_that_a_server_makes(server, tmp_path):
     server.models = [{"id": "tiny", "max_model_len": 6}]
     engine = start(spec(server), log=tmp_path / "x.log")
