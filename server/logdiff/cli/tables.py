@@ -109,7 +109,9 @@ def compare_table(data: dict[str, Any]) -> list[Any]:
     for entry in changed[:ROWS_OF_CHANGES]:
         relative = as_float(entry.get("relative"))
         change = "" if relative is None else f"{100 * relative:+.3g} %"
-        table.add_row(entry["what"], _value(entry["before"]), _value(entry["after"]), change)
+        show = _gate if str(entry["what"]).startswith("gate.") else _value
+        cells = (visible(str(entry["what"])), show(entry["before"]), show(entry["after"]), change)
+        table.add_row(*(Text(cell) for cell in cells))
     if len(changed) > ROWS_OF_CHANGES:
         table.caption = f"{len(changed) - ROWS_OF_CHANGES} more; --json has all"
     return [table]
@@ -160,6 +162,10 @@ def _flat(value: Any, prefix: str) -> list[tuple[str, Any]]:
     if isinstance(value, dict):
         return [row for key, inner in value.items() for row in _flat(inner, f"{prefix}.{key}" if prefix else str(key))]
     return [(prefix, value)] if value is not None and prefix != "format" else []
+
+
+def _gate(ok: Any) -> str:
+    return "not judged" if ok is None else "holds" if ok is True else "FAILS"
 
 
 def _value(value: Any) -> str:

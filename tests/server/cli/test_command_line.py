@@ -244,6 +244,10 @@ def test_tables_are_made_from_every_kind_of_result(
     assert re.search(r"│ response_tokens +│ 2 ", capfd.readouterr().out)
     assert run(["compare", "c", "c"]) == 0
     assert "Nothing changed" in capfd.readouterr().out
+    assert run(["measure", str(pair_file(tmp_path / "q.jsonl", [-0.5, -1.0], [0.25, -1.0])), "--case", "q"]) == 1
+    assert "gate range FAILS" in capfd.readouterr().out
+    assert run(["compare", "c", "q"]) == 1
+    assert re.search(r"│ gate\.range +│ holds +│ FAILS ", capfd.readouterr().out)
 
 
 def test_the_demo_prints_its_table_and_says_when_vllm_is_absent(
