@@ -167,6 +167,17 @@ def test_rescoring_applies_the_temperature_that_vllm_leaves_out(live: Live, deco
     assert np.abs(plain.columns["logprobs"] - expected_logprobs(reference, plain, 1.0)).max() < 1e-4
 
 
+def test_a_temperature_that_vllm_raises_is_the_one_scored(live: Live, decoded: Path, reference: Any) -> None:
+    """vLLM decodes at 0.01 whatever is asked between 0 and that; the rescore must mean the same."""
+    for task in ("force", "rescore"):
+        path, data = live.do(task, input=str(decoded), sampling={**SAMPLING, "temperature": 1e-6, "topk": 0})
+        assert data["temperature_applied"] == 0.01
+        found = read(path)
+        expected = expected_logprobs(reference, found, 0.01)
+        assert expected.min() < -20
+        assert np.allclose(found.columns["logprobs"], expected, rtol=1e-4, atol=1e-2), task
+
+
 def test_rescoring_filters_as_decoding_does(live: Live, decoded: Path, reference: Any) -> None:
     """With top-k, processed log-probabilities are over the k best tokens; others are minus infinity."""
     sampling = {**SAMPLING, "top_k": 5, "topk": 0}

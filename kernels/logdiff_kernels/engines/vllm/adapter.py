@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,7 @@ class VllmEngine:
 
     def _prompt_scores(self, sampling: Sampling) -> dict[str, Any] | None:
         """The transform that makes prompt scores mean what this engine's decode log-probabilities mean, if any."""
-        if self.logprobs_mode == "raw_logprobs" or sampling.temperature < 1e-5:
+        if self.logprobs_mode == "raw_logprobs" or sampling.temperature == 0:
             return None
         plain = sampling.temperature == 1.0 and sampling.top_p == 1.0 and sampling.top_k <= 0
         return (
@@ -214,11 +215,17 @@ class VllmEngine:
         )
 
     def _sampling_of(self, task: dict[str, Any]) -> Sampling:
-        """The request's sampling with the task's on top. Without a seed both runs and repeats draw from 0."""
+        """The request's sampling with the task's on top. Without a seed both runs and repeats draw from 0.
+
+        The temperature is the one that vLLM makes of it: it raises those between 0 and 0.01.
+        """
+        from vllm import SamplingParams
+
         merged = {**self._request.sampling, **(task.get("sampling") or {})}
         if merged.get("seed") is None:
             merged["seed"] = 0
-        return Sampling.parse(merged)
+        sampling = Sampling.parse(merged)
+        return replace(sampling, temperature=float(SamplingParams(temperature=sampling.temperature).temperature))
 
     def _check_mode(self) -> None:
         if self.logprobs_mode not in _LOGPROB_MODES:
@@ -232,12 +239,11 @@ class VllmEngine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        greedy = sampling.temperature < 1e-5
         values: dict[str, Any] = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
-            "seed": None if greedy else sample_seed(sampling.seed or 0, index),
+            "seed": None if sampling.temperature == 0 else sample_seed(sampling.seed or 0, index),
             "logprobs": sampling.topk,
             "ignore_eos": sampling.ignore_eos,
             "detokenize": False,
@@ -310,7 +316,7 @@ class VllmEngine:
             "tokens": result.tokens,
             "null": int(columns.null.sum()),
             "logprobs_mode": self.logprobs_mode,
-            "temperature_applied": sampling.temperature if processed and sampling.temperature >= 1e-5 else 1.0,
+            "temperature_applied": sampling.scored_temperature if processed else 1.0,
             "experts": reason or "captured",
             **extra,
         }
