@@ -61,12 +61,19 @@ def test_three_steps_are_synced_through_the_engines_own_reload(tmp_path):
 @pytest.mark.slow(seconds=120)
 def test_two_ranks_of_tensor_parallel_run_and_hold_the_trainers_weights(tmp_path):
     data = run_data(build_model("qwen3"), args={"tensor_parallel_size": 2}, env={"VLLM_CPU_OMP_THREADS_BIND": "0|1"})
+    module = tmp_path / "mine.py"
+    module.write_text("loaded = True\n")
+    data["rollout"]["modules"] = [str(module)]
     before = children()
     case = run(RunFile.from_dict(data), tmp_path / "case")
     assert children() <= before
     gates = {g["gate"]: g for g in case.read_result("measure")["gates"]}
     assert gates["weights"]["ok"] is True, gates["weights"]
     assert case.read_result("measure")["measure"]["max_abs"] < 1e-3
+    fingerprint = json.loads((case.path / "sides/rollout/fingerprint.json").read_text())
+    workers = fingerprint["config"]["workers"]
+    assert [[m["path"] for m in w["modules"]] for w in workers] == [[str(module)]] * 2
+    assert len({w["pid"] for w in workers}) == 2
 
 
 @pytest.mark.slow(seconds=600)

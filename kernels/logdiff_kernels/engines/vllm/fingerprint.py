@@ -65,10 +65,12 @@ _SECTIONS: dict[str, tuple[str, ...]] = {
 
 
 def worker_facts(worker: Any) -> dict[str, Any]:
-    """Facts of one worker: kernels that were chosen, threads, process."""
+    """Facts of one worker: kernels that were chosen, threads, process, the user's modules that it imported."""
     import os
 
     import torch
+
+    from logdiff_kernels import modules
 
     runner = worker.model_runner
     groups = [group for level in getattr(runner, "attn_groups", []) for group in level]
@@ -91,6 +93,7 @@ def worker_facts(worker: Any) -> dict[str, Any]:
         "cpus": sorted(os.sched_getaffinity(0)),
         "device": str(worker.device),
         "sampler": type(getattr(runner, "sampler", None)).__name__,
+        "modules": modules.loaded(),
     }
 
 
