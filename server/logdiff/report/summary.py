@@ -125,7 +125,7 @@ def sentence(files: CaseFiles, rows: list[PairRow], floor: Floor) -> str:
     else:
         text = (
             f"Different: {row.mismatched:,} of {row.tokens:,} compared tokens ({percent(row.mismatched, row.tokens)}) "
-            f"have other log-probability bits in {what}"
+            f"have different log-probability bits in {what}"
         )
         largest, mean_abs, mean = (row.block.get(k) for k in ("max_abs", "mean_abs", "mean"))
         if as_float(largest) is not None:
