@@ -324,6 +324,33 @@ def parquet(path: Path, **change) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("rollout_logprob", "rollout_logprobs"),
+        ("train_log_probs", "train_logprobs"),
+        ("response_masks", "response_mask"),
+        ("train_tokens_ids", "train_token_ids"),
+    ],
+)
+def test_a_misspelled_field_is_refused_with_the_right_one(tmp_path, wrong, right):
+    """Left alone, a lost mask would count every token, and a lost side none."""
+    misspelled = {k: v for k, v in SAMPLE.items() if k != right} | {wrong: [1, 1, 1]}
+    error = refused(write(tmp_path / "a.jsonl", HEADER, SAMPLE, misspelled))
+    assert "line 3" in error.message
+    assert (error.value, right in error.hint) == (wrong, True)
+    columns = {k: [v] for k, v in misspelled.items()}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    error = refused(tmp_path / "a.parquet")
+    assert (error.value, right in error.hint) == (wrong, True)
+
+
+def test_fields_of_ones_own_are_left_alone(tmp_path):
+    own = {"steps": 3, "reward": 1.0, "ref_logprobs": [0.0], "train_logprob": 1, "x" * 5000: 1, "prompt": "a"}
+    path = write(tmp_path / "a.jsonl", HEADER, SAMPLE | {"train_logprobs": SAMPLE["rollout_logprobs"]} | own)
+    assert read(path)[1][0].samples == 1
+
+
 def test_parquet_takes_other_widths_and_kinds_of_lists(tmp_path):
     path = parquet(
         tmp_path / "a.parquet",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
-from itertools import chain
+from difflib import get_close_matches
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,22 @@ NUMBERS: dict[str, tuple[int, type[np.signedinteger[Any]]]] = {
 _LISTS = ["prompt_token_ids", "response_token_ids", "response_mask", "train_token_ids"]
 _LISTS += [f"{side}_logprobs" for side in SIDES] + ["rollout_entropy", "train_entropy"]
 _LISTS += ["rollout_topk", "train_topk", "rollout_experts", "train_experts"]
+FIELDS = frozenset({"sample_id", *NUMBERS, *_LISTS})
+"""Every field of a sample."""
 _RANGES = {key: (int(np.iinfo(width).min), int(np.iinfo(width).max)) for key, (_, width) in NUMBERS.items()}
 _NONE = type(None)
+_SHORT, _LONG, _MOST_NAMES = 8, 40, 100
+"""A field of so few letters is too easily like another word; longer or later names of a line aren't judged."""
+
+
+def misspelled(names: Iterable[str], given: Container[str]) -> tuple[str, str] | None:
+    """A name that is no field but nearly one that isn't given, and that field; other fields of the user's are fine."""
+    absent = [key for key in FIELDS if len(key) > _SHORT and key not in given]
+    others = (name for name in names if name not in FIELDS and len(name) < _LONG)
+    for name in islice(others, _MOST_NAMES):
+        for meant in get_close_matches(name, absent, n=1, cutoff=0.9):
+            return name, meant
+    return None
 
 
 @dataclass(slots=True)

@@ -19,21 +19,13 @@ import pyarrow.parquet as pq
 from logdiff.case.batch import SIDES, PairBatch
 from logdiff.case.batching import split_batch
 from logdiff.case.readers.columns import ExpertsColumn, Ints, ListColumn, PairColumns, TopKColumn, assemble
-from logdiff.case.readers.json_rows import NUMBERS
+from logdiff.case.readers.json_rows import FIELDS, NUMBERS, misspelled
 from logdiff.case.readers.lines import parse_object
 from logdiff.errors import InputError
 
 METADATA_KEY = "logdiff-pair"
 _REQUIRED = ("sample_id", "prompt_token_ids", "response_token_ids")
 _MAX_VALUES_PER_ROW = 1 << 26
-_KNOWN = {
-    *_REQUIRED,
-    *NUMBERS,
-    "response_mask",
-    "train_token_ids",
-    *(f"{side}_logprobs" for side in SIDES),
-    *(f"{side}_{what}" for side in ("rollout", "train") for what in ("topk", "experts", "entropy")),
-}
 
 
 class ParquetPairs:
@@ -55,6 +47,10 @@ class ParquetPairs:
                     value=sorted(names)[:20],
                     hint="name the columns as the fields of logdiff-pair/1",
                 )
+            if slip := misspelled(file.schema_arrow.names, names):
+                raise InputError(
+                    f"{self._path}: column {slip[0]} is no field", value=slip[0], hint=f"did you mean {slip[1]}?"
+                )
             text = (file.metadata.metadata or {}).get(METADATA_KEY.encode())
         if text is None:
             return {}
@@ -64,7 +60,7 @@ class ParquetPairs:
     def batches(self, max_tokens: int) -> Iterator[PairBatch]:
         """See `PairFile.batches`."""
         with self._file() as file:
-            columns = [name for name in file.schema_arrow.names if name in _KNOWN]
+            columns = [name for name in file.schema_arrow.names if name in FIELDS]
             first = 0
             for group in range(file.num_row_groups):
                 rows = _rows_per_read(file.metadata.row_group(group), max_tokens, str(self._path))

@@ -9,12 +9,13 @@ from typing import Any, Protocol
 
 from logdiff.case.batch import PairBatch, PairMeta
 from logdiff.case.batching import MAX_TOKENS
-from logdiff.case.readers.json_rows import SampleCollector
+from logdiff.case.readers.json_rows import FIELDS, SampleCollector, misspelled
 from logdiff.case.readers.lines import file_kind, iter_lines, parse_object
 from logdiff.errors import InputError
 
 FORMAT = "logdiff-pair/1"
 _HEADER = f'the first line must be {{"format": "{FORMAT}", "meta": {{...}}}}'
+_MOST_NAMES = 1000
 _IMPORT = "`logdiff import jsonl` reads files without a header and with other field names"
 
 
@@ -96,9 +97,14 @@ class _JsonLinesPairs:
         return collect(self._rows(lines), str(self._path), max_tokens)
 
     def _rows(self, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, dict[str, Any]]]:
+        judged = set(FIELDS)
         for number, line in lines:
             where = f"{self._path}: line {number}"
             row = parse_object(line, where)
+            if not judged.issuperset(row):
+                if slip := misspelled(row.keys() - judged, row):
+                    raise InputError(f"{where}: {slip[0]} is no field", value=slip[0], hint=f"did you mean {slip[1]}?")
+                judged.update(row if len(judged) + len(row) < _MOST_NAMES else ())
             if "format" in row and "sample_id" not in row:
                 raise InputError(
                     f"{where}: a second header", value=str(row["format"])[:80], hint="give joined files one by one"
