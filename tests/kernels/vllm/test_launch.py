@@ -28,6 +28,19 @@ def test_a_folder_that_holds_no_model_is_refused_with_its_path(tmp_path: Path) -
     assert caught.value.value == str(tmp_path)
 
 
+def test_the_model_comes_from_the_run_file_alone(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="'model' can't be given") as caught:
+        launch.start(Request("vllm", "rollout", str(tmp_path), "bfloat16", {"model": "/another"}))
+    assert caught.value.value == "/another"
+
+
+def test_a_size_that_is_no_number_is_left_for_vllm_to_refuse() -> None:
+    assert launch._count({}, "tensor_parallel_size") == 1
+    assert launch._count({"tensor_parallel_size": 2}, "tensor_parallel_size") == 2
+    for wrong in ("two", 0, None, True):
+        assert launch._count({"tensor_parallel_size": wrong}, "tensor_parallel_size") == 1
+
+
 def test_a_tokenizer_is_found_by_its_files(tmp_path: Path) -> None:
     assert not launch.has_tokenizer(str(tmp_path))
     (tmp_path / "tokenizer.json").write_text("{}")

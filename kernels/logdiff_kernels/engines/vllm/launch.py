@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from logdiff_kernels.engines.settings import Sampling
 from logdiff_kernels.engines.vllm.plugin import HOOKS, METHOD
 from logdiff_kernels.errors import EngineError, InputError
 from logdiff_kernels.protocol import Request
@@ -46,6 +47,10 @@ def start(request: Request) -> Started:
         EngineError: vLLM's own refusal, in its words.
     """
     model = str(request.model)
+    if "model" in request.args:
+        raise InputError(
+            "'model' can't be given in args", value=request.args["model"], hint="use the run file's `model`"
+        )
     arguments = {"model": model, **request.args}
     _check_folder(model, request.args)
     defaults: dict[str, Any] = {}
@@ -53,7 +58,7 @@ def start(request: Request) -> Started:
         arguments.setdefault("dtype", request.dtype)
     if not has_tokenizer(model) and not {"tokenizer", "skip_tokenizer_init"} & set(arguments):
         arguments["skip_tokenizer_init"] = defaults["skip_tokenizer_init"] = True
-    wanted = int(request.sampling.get("topk") or 0)
+    wanted = Sampling.parse({"topk": request.sampling.get("topk") or 0}).topk
     if wanted > 20 and "max_logprobs" not in arguments:  # 20 is vLLM's own bound
         arguments["max_logprobs"] = defaults["max_logprobs"] = wanted
     os.environ[HOOKS] = "1"
@@ -120,13 +125,19 @@ def _environment(arguments: dict[str, Any]) -> dict[str, Any]:
     if current_platform.is_cpu():
         if "kv_cache_memory_bytes" not in arguments:
             default("VLLM_CPU_KVCACHE_SPACE", _KV_CACHE_GIB)
-        size = int(arguments.get("tensor_parallel_size", 1)) * int(arguments.get("pipeline_parallel_size", 1))
+        size = _count(arguments, "tensor_parallel_size") * _count(arguments, "pipeline_parallel_size")
         if size > 1 and _memory_nodes() < size:
             default("VLLM_CPU_OMP_THREADS_BIND", _threads(size))
-        if size == 1 and int(arguments.get("data_parallel_size", 1)) == 1:
+        if size == 1 and _count(arguments, "data_parallel_size") == 1:
             # One process: a worker of its own would start two more interpreters and leave one core unused.
             default("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     return added
+
+
+def _count(arguments: dict[str, Any], name: str) -> int:
+    """A number of processes; what is no such number is left for vLLM to refuse."""
+    value = arguments.get(name, 1)
+    return value if type(value) is int and value > 0 else 1
 
 
 def _memory_nodes() -> int:
