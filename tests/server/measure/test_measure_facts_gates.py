@@ -246,3 +246,16 @@ def test_the_header_of_a_pair_file_counts_where_nothing_better_is_known() -> Non
     )
     assert found.ok is False
     assert "temperature 0.7 on rollout, temperature 1.0 on train" in found.detail
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"temperature": 10**400},
+        {"top_k": 10**400, "logprobs_mode": "processed_logprobs"},
+        {"rollout": {"config": {"vocab_size": -(10**400)}}, "train": {"config": {"vocab_size": 5}}},
+        {"rollout": {"config": {"eos_token_ids": [1, "a", None]}}, "train": {"config": {"eos_token_ids": [2]}}},
+    ],
+)
+def test_no_header_fact_crashes_the_gate(meta: dict[str, Any]) -> None:
+    assert judged("config", **meta).gate == "config"

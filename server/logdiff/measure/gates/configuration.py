@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -146,7 +147,14 @@ def _effective(meta: PairMeta, facts: RunFacts, side: str) -> dict[str, Any]:
 
 def _number(known: dict[str, Any], key: str) -> float | None:
     value = known.get(key)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    return _as_float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # JSON has integers of any size
+        return math.inf if value > 0 else -math.inf
 
 
 def _check_quantity(rollout: dict[str, Any], train: dict[str, Any], found: _Findings) -> None:
@@ -277,9 +285,9 @@ def _canonical(key: str, value: Any) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, (int, float)) and key != "eos_token_ids":
-        return float(value)
+        return _as_float(value)
     if key == "eos_token_ids":
-        return sorted(value) if isinstance(value, (list, tuple)) else [value]
+        return sorted(value, key=str) if isinstance(value, (list, tuple)) else [value]
     if isinstance(value, str):
         return value.removeprefix("torch.")
     if isinstance(value, (list, tuple)):
