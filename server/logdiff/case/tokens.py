@@ -8,6 +8,7 @@ in the footers says which sides each row group holds.
 from __future__ import annotations
 
 import json
+import math
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -64,6 +65,15 @@ _DELTA = {"position", "token_id", "k", "layer", "slot", "expert"}
 _PLAIN = {"logprob", "entropy"}
 
 
+_MAX_CELLS = 1 << 22
+"""Rows of one row group in the tables of top-k and experts, which have many rows for one token."""
+
+
+def _cells_per_token(batch: PairBatch) -> int:
+    shapes = [top.ids.shape[1:] for top in batch.topk.values()] + [e.shape[1:] for e in batch.experts.values()]
+    return max([1, *(math.prod(shape) for shape in shapes)])
+
+
 class TokenWriter:
     """Writes the tables of one case in bounded memory. Small batches are joined until a row group is worth it.
 
@@ -84,9 +94,10 @@ class TokenWriter:
 
     def append(self, batch: PairBatch) -> None:
         """Add the samples of a batch after those already there."""
-        for piece in split_batch(batch, self._target):
+        target = min(self._target, _MAX_CELLS // _cells_per_token(batch))
+        for piece in split_batch(batch, max(1, target)):
             tokens, samples = self._pending_tokens + piece.tokens, self._pending_samples + piece.samples
-            if self._pending and max(tokens, samples) > self._target:
+            if self._pending and max(tokens, samples) > target:
                 self._flush()
             self._pending.append(piece)
             self._pending_tokens += piece.tokens
@@ -133,9 +144,9 @@ class TokenWriter:
 
     def _finish(self) -> None:
         for name, writer in self._writers.items():
-            if name in self._index:
-                writer.add_key_value_metadata({INDEX_KEY: json.dumps(self._index[name])})
             try:
+                if name in self._index:
+                    writer.add_key_value_metadata({INDEX_KEY: json.dumps(self._index[name])})
                 writer.close()
                 _sync(temporary_name(self._path(name)))
             except OSError as error:

@@ -450,3 +450,66 @@ def test_a_failed_write_leaves_no_file(tmp_path):
     with pytest.raises(RuntimeError):
         write_pairs(tmp_path / "a.jsonl", PairMeta(), broken())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_header_that_is_nested_without_end_is_refused(tmp_path):
+    meta = {}
+    for _ in range(80):
+        meta = {"a": [meta]}
+    error = refused(write(tmp_path / "p.jsonl", {**HEADER, "meta": meta}, SAMPLE))
+    assert "nested" in error.message
+
+
+def test_a_fact_that_is_nan_in_two_files_is_no_contradiction(tmp_path):
+    header = {"format": "logdiff-pair/1", "meta": {"x": float("nan")}}
+    paths = [write(tmp_path / f"{name}.jsonl", header, {**SAMPLE, "sample_id": name}) for name in ("a", "b")]
+    meta, _ = read(*paths)
+    assert np.isnan(meta.get("x"))
+
+
+def test_a_zstd_file_may_begin_with_a_skippable_frame(tmp_path):
+    path = tmp_path / "p.zst"
+    frame = b"\x5a\x2a\x4d\x18" + (3).to_bytes(4, "little") + b"abc"
+    path.write_bytes(frame + zstandard.compress(lines(HEADER, SAMPLE)))
+    assert [s for b in read(path)[1] for s in b.sample_id] == ["s0"]
+
+
+def test_a_parquet_column_that_comes_twice_is_refused(tmp_path):
+    path = parquet(tmp_path / "p.parquet")
+    table = pq.read_table(path)
+    columns = [*table.columns, table["sample_id"]]
+    pq.write_table(pa.Table.from_arrays(columns, names=[*table.column_names, "sample_id"]), path)
+    assert "sample_id comes twice" in refused(path).message
+
+
+def test_parquet_takes_a_mask_column_without_a_type_and_sample_ids_as_string_views(tmp_path):
+    views = pa.array(["s0", "s1"], pa.string_view())
+    path = parquet(tmp_path / "p.parquet", response_mask=pa.nulls(2), sample_id=views)
+    (batch,) = read(path)[1]
+    assert (batch.sample_id, batch.mask.all()) == (["s0", "s1"], True)
+
+
+def test_a_top_k_id_with_a_fraction_is_named(tmp_path):
+    path = parquet(tmp_path / "p.parquet", rollout_topk=pa.array([[[[1.5, -0.1]]] * 3] * 2))
+    assert "rollout_topk must hold whole numbers" in refused(path).message
+
+
+def test_batches_of_long_top_k_lists_stay_small(tmp_path):
+    top = [[[i, -1.0] for i in range(50)] for _ in range(3)]
+    rows = [{**SAMPLE, "sample_id": f"s{i}", "rollout_topk": top} for i in range(40)]
+    path = write(tmp_path / "p.jsonl", HEADER, *rows)
+    batches = read(path, max_tokens=100)[1]
+    assert sum(b.samples for b in batches) == 40
+    assert max(b.topk["rollout"].ids.size for b in batches) <= 8 * 100 + 150  # at most one sample over
+
+
+def test_one_huge_top_k_list_beside_many_tokens_is_refused_not_allocated(tmp_path):
+    count = 2000
+    row = {
+        **SAMPLE,
+        "response_token_ids": [1] * count,
+        "rollout_logprobs": [-1.0] * count,
+        "train_logprobs": [-1.0] * count,
+        "rollout_topk": [[[1, -1.0]] * 40_000, *([[1, -1.0]] for _ in range(count - 1))],
+    }
+    assert "rollout_topk" in refused(write(tmp_path / "p.jsonl", HEADER, row)).message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from logdiff.case.batch import SIDES, PairBatch, TopK
+from logdiff.errors import InputError
 
+_MAX_CELLS = 1 << 26
 Ints = npt.NDArray[np.int64]
 
 
@@ -98,8 +101,8 @@ def assemble(columns: PairColumns) -> PairBatch:
         null=null,
         lengths=np.stack(lengths, axis=1).astype(np.int64),
         train_ids=_pieces(columns.train_ids),
-        topk={side: _topk(column, wanted) for side, column in columns.topk.items()},
-        experts={side: _experts(column, wanted) for side, column in columns.experts.items()},
+        topk={side: _topk(f"{side}_topk", column, wanted) for side, column in columns.topk.items()},
+        experts={side: _experts(f"{side}_experts", column, wanted) for side, column in columns.experts.items()},
         entropy={side: _floats(column, wanted)[0] for side, column in columns.entropy.items()},
         extra_lengths=extra,
     )
@@ -123,20 +126,32 @@ def _floats(column: ListColumn, wanted: Ints) -> tuple[npt.NDArray[np.float32], 
     return values, fit(null, column.counts, wanted, True)
 
 
-def _topk(column: TopKColumn, wanted: Ints) -> TopK:
+def _topk(name: str, column: TopKColumn, wanted: Ints) -> TopK:
     row, slot, width = _places(column.entries)
+    _check_size(name, len(column.entries), (width,))
     ids = np.full((len(column.entries), width), -1, np.int64)
     logprobs = np.full(ids.shape, np.nan, np.float32)
     ids[row, slot], logprobs[row, slot] = column.ids, column.logprobs
     return TopK(fit(ids, column.counts, wanted, -1), fit(logprobs, column.counts, wanted, np.float32(np.nan)))
 
 
-def _experts(column: ExpertsColumn, wanted: Ints) -> npt.NDArray[np.int32]:
+def _experts(name: str, column: ExpertsColumn, wanted: Ints) -> npt.NDArray[np.int32]:
     token, layer, layers = _places(column.layers)
     row, slot, width = _places(column.slots)
+    _check_size(name, len(column.layers), (layers, width))
     dense = np.full((len(column.layers), layers, width), -1, np.int32)
     dense[token[row], layer[row], slot] = column.values
     return fit(dense, column.counts, wanted, -1)
+
+
+def _check_size(name: str, tokens: int, shape: tuple[int, ...]) -> None:
+    """Every token gets as much room as the longest one takes: refuse what memory can't hold."""
+    if tokens * math.prod(shape) > _MAX_CELLS:
+        raise InputError(
+            f"{name}: {' x '.join(map(str, shape))} entries for one token are too many beside {tokens} tokens",
+            value=list(shape),
+            hint="keep the same small number of entries for every token",
+        )
 
 
 def _places(sizes: Ints) -> tuple[Ints, Ints, int]:

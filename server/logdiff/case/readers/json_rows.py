@@ -27,6 +27,7 @@ NUMBERS: dict[str, tuple[int, type[np.signedinteger[Any]]]] = {
 _LISTS = ["prompt_token_ids", "response_token_ids", "response_mask", "train_token_ids"]
 _LISTS += [f"{side}_logprobs" for side in SIDES] + ["rollout_entropy", "train_entropy"]
 _LISTS += ["rollout_topk", "train_topk", "rollout_experts", "train_experts"]
+_NESTED = {"rollout_topk", "train_topk", "rollout_experts", "train_experts"}
 FIELDS = frozenset({"sample_id", *NUMBERS, *_LISTS})
 """Every field of a sample."""
 _RANGES = {key: (int(np.iinfo(width).min), int(np.iinfo(width).max)) for key, (_, width) in NUMBERS.items()}
@@ -57,7 +58,7 @@ class _Lists:
 class SampleCollector:
     """Collects the objects of one file until `build` turns them into a batch.
 
-    `tokens` counts response tokens, `values` all list elements, so that the caller can bound both.
+    `tokens` counts response tokens, `values` all list elements, nested ones too, so that the caller can bound both.
 
     Args:
         source: the file, for messages.
@@ -101,7 +102,7 @@ class SampleCollector:
                 lists.samples.append(sample)
                 lists.counts.append(len(given))
                 lists.values.extend(given)
-                self.values += len(given)
+                self.values += len(given) + (_nested_values(given) if key in _NESTED else 0)
             elif key in self._numbers:
                 low, high = _RANGES[key]
                 if type(given) is not int or not low <= given <= high:
@@ -240,6 +241,16 @@ class SampleCollector:
             value=_shown(value),
             hint=f"write {where.split('[')[0]} as logdiff-pair/1 says",
         )
+
+
+def _nested_values(tokens: list[Any]) -> int:
+    """Values below the lists of each token: the pairs or layers, and what the first of each token holds, times them."""
+    count = 0
+    for rows in tokens:
+        if type(rows) is list and rows:
+            first = rows[0]
+            count += len(rows) * (1 + (len(first) if type(first) is list else 0))
+    return count
 
 
 def _shown(value: Any) -> Any:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,6 +16,7 @@ from logdiff.errors import InputError
 DEFAULT_MAX_LINE_BYTES = 64 << 20
 _LIMIT_VARIABLE = "LOGDIFF_MAX_LINE_BYTES"
 _GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+_ZSTD_SKIPPABLE = b"\x2a\x4d\x18"  # after a byte 0x50 to 0x5f
 _BUFFER = 1 << 20
 
 
@@ -49,7 +50,7 @@ def file_kind(path: Path) -> str:
         raise InputError("the file is empty", value=str(path), hint="write it again: header line, then samples")
     if head == _PARQUET:
         return "parquet"
-    return "gzip" if head[:2] == _GZIP else "zstd" if head == _ZSTD else "text"
+    return _compression(head) or "text"
 
 
 def iter_lines(path: Path) -> Generator[tuple[int, bytes], None, None]:
@@ -134,14 +135,21 @@ def _parse_slowly(line: bytes, where: str) -> Any:
 
 def _open(path: Path) -> io.BufferedReader[Any]:
     raw = io.BufferedReader(io.FileIO(path), _BUFFER)
-    head = raw.peek(4)[:4]
-    if head[:2] != _GZIP and head != _ZSTD:
+    compression = _compression(raw.peek(4)[:4])
+    if compression is None:
         return raw
     import pyarrow as pa
 
     # Unlike the zstd module's reader, Arrow's raises when a stream ends before its frame does.
-    stream: Any = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "gzip" if head[:2] == _GZIP else "zstd")
+    stream: Any = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), compression)
     return io.BufferedReader(stream, _BUFFER)
+
+
+def _compression(head: bytes) -> Literal["gzip", "zstd"] | None:
+    if head[:2] == _GZIP:
+        return "gzip"
+    skippable = head[1:] == _ZSTD_SKIPPABLE and head[0] >> 4 == 5  # parallel writers begin with such a frame
+    return "zstd" if head == _ZSTD or skippable else None
 
 
 def _require_file(path: Path) -> None:

@@ -26,6 +26,7 @@ from logdiff.errors import InputError
 METADATA_KEY = "logdiff-pair"
 _REQUIRED = ("sample_id", "prompt_token_ids", "response_token_ids")
 _MAX_VALUES_PER_ROW = 1 << 26
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
 class ParquetPairs:
@@ -39,7 +40,13 @@ class ParquetPairs:
         from logdiff.case.readers.pairs import check_header
 
         with self._file() as file:
-            names = set(file.schema_arrow.names)
+            given = file.schema_arrow.names
+            names = set(given)
+            twice = next((name for name in given if name in FIELDS and given.count(name) > 1), None)
+            if twice is not None:
+                raise InputError(
+                    f"{self._path}: column {twice} comes twice", value=given[:20], hint="give each column its own name"
+                )
             lacking = [name for name in _REQUIRED if name not in names]
             if lacking:
                 raise InputError(
@@ -47,7 +54,7 @@ class ParquetPairs:
                     value=sorted(names)[:20],
                     hint="name the columns as the fields of logdiff-pair/1",
                 )
-            if slip := misspelled(file.schema_arrow.names, names):
+            if slip := misspelled(given, names):
                 raise InputError(
                     f"{self._path}: column {slip[0]} is no field", value=slip[0], hint=f"did you mean {slip[1]}?"
                 )
@@ -129,7 +136,7 @@ class _Columns:
         column: Any = self._part.column(name)
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
-        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        if not any(is_text(column.type) for is_text in _TEXTS):
             raise self._error(name, "must be a string column", str(column.type))
         if column.null_count:
             raise self._error(name, "is null", self._row(column.is_null()))
@@ -157,6 +164,8 @@ class _Columns:
     def _mask(self) -> ListColumn:
         name = "response_mask"
         counts, values = self._open(name, self._get(name))
+        if pa.types.is_null(values.type) and not len(values):
+            return ListColumn(counts, np.zeros(0, np.bool_))
         if not (pa.types.is_boolean(values.type) or _is_number(values.type)) or values.null_count:
             raise self._error(name, "must hold 0 and 1 only", str(values.type))
         plain = values.to_numpy(zero_copy_only=False)
@@ -189,7 +198,10 @@ class _Columns:
                 flat.take(pa.array(np.arange(0, len(flat), 2))),
                 flat.take(pa.array(np.arange(1, len(flat), 2))),
             )
-            ids = ids.cast(pa.int64())
+            try:
+                ids = ids.cast(pa.int64())
+            except pa.ArrowInvalid as error:
+                raise self._error(name, "must hold whole numbers as ids", str(error)) from None
         if len(ids) != int(np.maximum(entries, 0).sum()):
             raise self._error(name, "holds null pairs", "null")
         return TopKColumn(

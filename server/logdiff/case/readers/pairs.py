@@ -12,8 +12,11 @@ from logdiff.case.batching import MAX_TOKENS
 from logdiff.case.readers.json_rows import FIELDS, SampleCollector, misspelled
 from logdiff.case.readers.lines import file_kind, iter_lines, parse_object
 from logdiff.errors import InputError
+from logdiff.jsonio import plain
 
 FORMAT = "logdiff-pair/1"
+MAX_META_DEPTH = 100
+"""Deepest nesting of the header's `meta`; configurations have about five levels."""
 _HEADER = f'the first line must be {{"format": "{FORMAT}", "meta": {{...}}}}'
 _MOST_NAMES = 1000
 _IMPORT = "`logdiff import jsonl` reads files without a header and with other field names"
@@ -67,7 +70,22 @@ def check_header(header: dict[str, Any], where: str) -> dict[str, Any]:
         return {}
     if not isinstance(meta, dict):
         raise InputError(f"{where}: meta must be an object", value=str(meta)[:80], hint=_HEADER)
+    if _depth(meta) > MAX_META_DEPTH:
+        raise InputError(
+            f"{where}: meta is nested more than {MAX_META_DEPTH} levels deep",
+            value=", ".join(meta)[:80],
+            hint="write flat facts",
+        )
     return meta
+
+
+def _depth(tree: Any) -> int:
+    """Levels of nested objects and lists, counted without recursion."""
+    depth, level = 0, [tree]
+    while level := [node for node in level if isinstance(node, (dict, list))]:
+        depth += 1
+        level = [child for node in level for child in (node.values() if isinstance(node, dict) else node)]
+    return depth
 
 
 class _JsonLinesPairs:
@@ -122,9 +140,7 @@ def collect(rows: Iterable[tuple[int, dict[str, Any]]], source: str, max_tokens:
     for number, row in rows:
         ids = row.get("response_token_ids")
         coming = len(ids) if isinstance(ids, list) else 0
-        if collector.sample_id and (
-            collector.tokens + coming > max_tokens or collector.values + coming > 8 * max_tokens
-        ):
+        if collector.sample_id and (collector.tokens + coming > max_tokens or collector.values > 8 * max_tokens):
             yield collector.build()
         collector.add(row, number)
     if collector.sample_id:
@@ -144,7 +160,7 @@ def _merge(headers: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     source: dict[str, str] = {}
     for name, meta in headers:
         for key, value in meta.items():
-            if key in facts and facts[key] != value:
+            if key in facts and plain(facts[key]) != plain(value):  # as JSON, so that a NaN equals itself
                 raise InputError(
                     f"the pair files contradict each other: meta.{key} is {facts[key]!r} in {source[key]} "
                     f"and {value!r} in {name}",
