@@ -138,7 +138,10 @@ def _new_case(folder: PathLike | None, name: str, kind: str, inputs: dict[str, A
     case = Case.open(folder)
     if case.is_complete or case.manifest.kind != kind or case.manifest.inputs != inputs:
         what = "is complete" if case.is_complete else "belongs to other input"
-        raise CaseError(f"the case {what}", value=str(folder), hint="give a new folder with --case")
+        hint = "give a new folder with --case"
+        if case.is_complete and case.manifest.inputs == inputs:
+            hint = f"it holds this input: `logdiff measure {folder}` measures it again; else give a new --case"
+        raise CaseError(f"the case {what}", value=str(folder), hint=hint)
     return case
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 
@@ -58,3 +59,35 @@ class CancelledError(LogdiffError):
     """The work was cancelled or ran out of time; what was captured stays in the case."""
 
     exit_code = 2
+
+
+class StorageError(LogdiffError):
+    """A disk, folder or file that refuses to be read or written: full, not there, not permitted."""
+
+    exit_code = 2
+
+
+_STORAGE_HINTS = {
+    errno.ENOSPC: "free space there, or choose another place with --case, -o or TMPDIR; then run again",
+    errno.EDQUOT: "free space there, or choose another place with --case, -o or TMPDIR; then run again",
+    errno.EROFS: "choose a place you may write to",
+    errno.EACCES: "change the rights, or choose another place",
+    errno.EPERM: "change the rights, or choose another place",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path: a part of it is a file",
+    errno.EISDIR: "name a file, not a folder",
+    errno.EEXIST: "choose another name",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "check the symbolic links",
+    errno.EIO: "check the disk",
+    errno.EFBIG: "raise the limit on file sizes, or choose another file system",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+}
+
+
+def storage_error(error: OSError) -> StorageError | None:
+    """The refusal of a disk or file as an error with a way out; None for other system errors, which are bugs here."""
+    hint = _STORAGE_HINTS.get(error.errno) if error.errno is not None else None
+    if hint is None:
+        return None
+    return StorageError(error.strerror or str(error), value=error.filename, hint=hint)

@@ -74,13 +74,17 @@ def read_manifest(case: Path) -> Manifest:
     found = data.get("format") if isinstance(data, dict) else None
     if found != FORMAT:
         raise CaseError(
-            f"manifest.json is not of format {FORMAT}", value=found, hint="use the logdiff version that wrote it"
+            f"manifest.json is not of format {FORMAT}",
+            value=str(path) if found is None else found,
+            hint="use the logdiff version that wrote it",
         )
     text = {key: data.get(key) for key in ("id", "name", "kind", "created", "state", "logdiff")}
     for key, value in text.items():
         if not isinstance(value, str):
             raise CaseError(
-                f"manifest.json: {key} must be text", value=value, hint="restore it from a copy of the case"
+                f"manifest.json: {key} must be text",
+                value=str(path) if value is None else value,
+                hint="restore it from a copy of the case",
             )
     inputs, files = data.get("inputs"), data.get("files")
     if text["state"] not in ("open", "complete") or not isinstance(inputs, dict) or not isinstance(files, dict):
@@ -95,13 +99,20 @@ def read_manifest(case: Path) -> Manifest:
     return Manifest(inputs=inputs, files=files, **text)
 
 
+_DRAWN = (".html", ".png")
+
+
 def evidence_files(case: Path) -> Iterator[str]:
-    """Relative paths of everything that a seal covers: all but the manifest and hidden (temporary, lock) files."""
+    """Relative paths of everything that a seal covers.
+
+    Left out are the manifest, hidden (temporary, lock) files, and pages and plots, which are drawn from the evidence
+    and drawn again at any time.
+    """
     for folder, folders, names in os.walk(case):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             relative = (Path(folder) / name).relative_to(case).as_posix()
-            if not name.startswith(".") and relative != MANIFEST:
+            if not name.startswith(".") and relative != MANIFEST and not name.endswith(_DRAWN):
                 yield relative
 
 

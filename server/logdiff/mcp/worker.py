@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
-from logdiff.errors import CancelledError, LogdiffError
+from logdiff.errors import CancelledError, LogdiffError, storage_error
 
 if TYPE_CHECKING:
     from logdiff.actions import Done
@@ -53,6 +53,9 @@ def main() -> int:
         return stop.exit_code
     except Exception as error:
         traceback.print_exc()
+        if isinstance(error, OSError) and (refused := storage_error(error)) is not None:
+            emit({"event": "error", "error": refused.as_dict()["error"], "exit_code": refused.exit_code})
+            return refused.exit_code
         text = f"{type(error).__name__}: {error}"
         hint = "a bug in logdiff; the job's log has the traceback"
         error_facts = {"type": "InternalError", "message": text, "value": None, "hint": hint}

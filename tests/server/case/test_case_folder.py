@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -12,7 +13,8 @@ import threading
 import pytest
 from logdiff.case import Case, default_case_dir
 from logdiff.case.batch import PairMeta
-from logdiff.errors import CaseError
+from logdiff.case.files import write_atomic
+from logdiff.errors import CaseError, storage_error
 
 
 @pytest.fixture
@@ -233,3 +235,29 @@ def test_opening_a_case_imports_no_array_library():
     code = "import sys\nfrom logdiff.case import Case\nprint([m for m in ('pyarrow', 'duckdb') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
     assert out.stdout.strip() == "[]"
+
+
+def test_a_page_drawn_into_a_case_is_no_evidence_however_often_it_is_drawn_and_sealed(whole):
+    path = whole.path
+    whole.seal()
+    for text in ("first", "second, longer"):
+        (path / "report.html").write_text(text)
+        (path / "histogram.png").write_bytes(text.encode())
+        case = Case.open(path)
+        case.unseal("measured again")
+        case.seal()
+        case.close()
+    assert not {"report.html", "histogram.png"} & Case.open(path).manifest.files.keys()
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"out\.json") as caught:
+        write_atomic(tmp_path / "out.json", b"x")
+    told = storage_error(caught.value)
+    assert told is not None
+    assert (told.exit_code, told.value) == (2, str(tmp_path / "out.json"))
+    assert "free space" in told.hint
