@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -14,7 +13,7 @@ import typer
 
 from logdiff.cli import capture, evidence, models, serve
 from logdiff.cli.output import Output
-from logdiff.errors import CancelledError, InputError, LogdiffError
+from logdiff.errors import CancelledError, InputError, LogdiffError, storage_error
 
 
 class InternalError(LogdiffError):
@@ -79,7 +78,7 @@ def _run(argv: Sequence[str], out: Output) -> int:
         code = build()(args=list(argv), standalone_mode=False, obj=out, prog_name="logdiff")
         if code == _INTERRUPTED:
             return _report(out, _cancelled())
-        sys.stdout.flush()
+        out.flush()
         return code if isinstance(code, int) else 0
     except Exception as error:
         return _report(out, error)
@@ -103,6 +102,10 @@ def _report(out: Output, error: Exception) -> int:
         return 2
     elif isinstance(error, typer.TyperException):
         error = _usage(error)
+    elif isinstance(error, OSError) and (refused := storage_error(error)) is not None:
+        if os.environ.get("LOGDIFF_DEBUG"):
+            traceback.print_exception(error)
+        error = refused
     elif not isinstance(error, LogdiffError):
         if os.environ.get("LOGDIFF_DEBUG"):
             traceback.print_exception(error)

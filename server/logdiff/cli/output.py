@@ -6,9 +6,10 @@ import io
 import os
 import shutil
 import sys
+from contextlib import suppress
 from typing import IO, Any
 
-from logdiff.errors import LogdiffError
+from logdiff.errors import LogdiffError, StorageError
 
 PLAIN_WIDTH = 120
 """Width of tables where standard output is no terminal."""
@@ -22,7 +23,9 @@ class Output:
     """
 
     def __init__(self, as_json: bool) -> None:
+        _open_standard_streams()
         self.as_json = as_json
+        self._lost = False
         self._python_stdout = sys.stdout
         self._private = _private_stdout() if as_json else None
         self._stream: IO[str] = self._private or sys.stdout
@@ -50,20 +53,31 @@ class Output:
                 console.print(part)
         self._write(page.getvalue())
 
+    def flush(self) -> None:
+        """Send on what commands printed by themselves, such as help."""
+        self._write("")
+
     def _write(self, text: str) -> None:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except BrokenPipeError:  # the reader has what it wanted; the exit code still tells the result
-            null = os.open(os.devnull, os.O_WRONLY)
+        except OSError as error:
+            null = os.open(os.devnull, os.O_WRONLY)  # what is left in the buffer must not fail again at exit
             os.dup2(null, self._stream.fileno())
             os.close(null)
+            self._lost = True
+            if not isinstance(error, BrokenPipeError):  # a reader that left has what it wanted
+                raise StorageError(
+                    f"the result can't be written to standard output: {error.strerror}",
+                    hint="send it elsewhere; the evidence stays in the case",
+                ) from None
 
     def error(self, error: LogdiffError) -> None:
         """Print `logdiff-error/1` on standard output, or the same facts as text on standard error."""
-        if self.as_json:
-            self.json(error.as_dict())
-            return
+        if self.as_json and not self._lost:
+            with suppress(StorageError):
+                self.json(error.as_dict())
+                return
         sys.stderr.write(f"error: {error.message}\n")
         if error.value is not None:
             sys.stderr.write(f"  value: {error.value}\n")
@@ -80,6 +94,22 @@ class Output:
             self._private = None
             sys.stdout = self._stream = self._python_stdout
             self.as_json = False
+
+
+def _open_standard_streams() -> None:
+    """Make sure that descriptors 0 to 2 exist, so that no file of ours gets their numbers, and that any text prints.
+
+    A caller may have closed them (`>&-`), and a terminal's encoding may lack our arrows.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _private_stdout() -> IO[str]:

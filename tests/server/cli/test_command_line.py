@@ -362,3 +362,52 @@ def test_every_command_takes_json_and_explains_itself(capfd: pytest.CaptureFixtu
 def test_app_and_capture_are_the_command_line() -> None:
     assert app.build().registered_commands
     assert capture.demo.__doc__
+
+
+def shell(tmp_path: Path, line: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A shell line in which `logdiff` is this interpreter's."""
+    command = f"exec {sys.executable} -m logdiff {line}"
+    env = {**os.environ, **variables}
+    return subprocess.run(["sh", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_closed_standard_streams_change_no_exit_code(tmp_path: Path, form: str) -> None:
+    pair_file(tmp_path / "p.jsonl", [-0.5], [-0.75])
+    assert shell(tmp_path, f"measure p.jsonl {form} --case a >&-").returncode == 1
+    assert shell(tmp_path, f"measure p.jsonl {form} --case b >&- 2>&- <&-").returncode == 1
+    assert shell(tmp_path, f"measure nothing.jsonl {form} >&- 2>&-").returncode == 2
+
+
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_a_result_that_can_not_be_written_is_told_on_standard_error(tmp_path: Path, form: str) -> None:
+    pair_file(tmp_path / "p.jsonl", [-0.5], [-0.75])
+    done = shell(tmp_path, f"measure p.jsonl {form} --case a > /dev/full")
+    assert done.returncode == 2
+    assert "can't be written to standard output" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_without_our_arrows_still_shows_the_table(tmp_path: Path) -> None:
+    pair_file(tmp_path / "p.jsonl", [-0.5], [-0.75])
+    done = shell(tmp_path, "measure p.jsonl", PYTHONIOENCODING="ascii")
+    assert done.returncode == 1
+    assert "decode ? train" in done.stdout
+
+
+def test_a_folder_that_can_not_be_written_is_no_bug(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = pair_file(tmp_path / "p.jsonl", [-0.5], [-0.75])
+    assert call(capfd, "measure", path, "--case", "c")[0] == 1
+    code, error = call(capfd, "report", "c", "--png", path / "below-a-file")
+    assert (code, error["error"]["type"]) == (2, "StorageError")
+    assert str(path) in error["error"]["value"]
+    assert error["error"]["hint"]
+
+
+def test_measure_and_report_may_follow_one_another_for_ever(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = pair_file(tmp_path / "p.jsonl", [-0.5], [-0.75])
+    assert call(capfd, "measure", path, "--case", "c")[0] == 1
+    for _ in range(2):
+        assert call(capfd, "report", "c")[0] == 0
+        assert call(capfd, "measure", "c")[0] == 1
+    assert call(capfd, "query", "c", "select 1")[0] == 0
