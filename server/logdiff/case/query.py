@@ -32,6 +32,8 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "allow_persistent_secrets": "false",
     "python_enable_replacements": "false",
     "max_temp_directory_size": "4GB",
+    # Folding constants ahead of time knows neither the memory limit nor an interrupt: repeat('x', 1000000000).
+    "disabled_optimizers": "expression_rewriter,statistics_propagation",
 }
 _TOKEN_COLUMNS = "sample_id, step, rank, side, position, token_id, logprob, mask"
 _VIEWS = {
@@ -75,6 +77,8 @@ def query(
         raise InputError("limits must be positive", value=[limit_rows, timeout_s], hint="raise limit_rows or timeout_s")
     if len(sql) > MAX_SQL_CHARACTERS:
         raise InputError("the query is too long", value=len(sql), hint=f"at most {MAX_SQL_CHARACTERS} characters")
+    if any("\ud800" <= c <= "\udfff" for c in sql):
+        raise InputError("the query is no valid Unicode text", value=ascii(sql[:200]), hint="write it in UTF-8")
     folder = (case if isinstance(case, Case) else Case.open(case, verify=False)).path
     with tempfile.TemporaryDirectory(prefix="logdiff-query-") as spill:
         settings = _SETTINGS | {"memory_limit": memory, "threads": str(threads), "temp_directory": spill}
@@ -169,6 +173,8 @@ def _cell(value: Any) -> tuple[Any, bool]:
         kept = _head(value)
         text = str(kept)
         return (plain(kept), kept != value) if len(text) <= MAX_CELL_CHARACTERS else (text[:MAX_CELL_CHARACTERS], True)
+    if isinstance(value, (str, bytes)) and len(value) > MAX_CELL_CHARACTERS:
+        return plain(value[:MAX_CELL_CHARACTERS])[:MAX_CELL_CHARACTERS], True
     value = plain(value)
     if isinstance(value, str) and len(value) > MAX_CELL_CHARACTERS:
         return value[:MAX_CELL_CHARACTERS], True

@@ -172,3 +172,16 @@ def test_limits_must_be_positive(case):
         query(case, "select 1", limit_rows=0)
     with pytest.raises(InputError, match="memory"):
         query(case, "select 1", memory="plenty")
+
+
+def test_text_that_is_no_unicode_is_refused(case):
+    with pytest.raises(InputError, match="Unicode") as caught:
+        query(case, "select '\udcff'")
+    assert "udcff" in caught.value.value
+
+
+def test_a_constant_is_not_computed_outside_the_memory_limit(case):
+    started = time.monotonic()
+    with pytest.raises(InputError, match="Memory"):
+        query(case, "select repeat('x', 1000000000)", timeout_s=30)
+    assert time.monotonic() - started < 5
