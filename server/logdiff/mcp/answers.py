@@ -25,8 +25,9 @@ from logdiff.mcp.results import (
 from logdiff.mcp.summaries import clip
 from logdiff.mcp.workspace import Workspace
 
-MAX_RESULT_CHARS = 6000
-"""Longest rows of a query, in characters; the rest is announced as truncated."""
+MAX_RESULT_CHARS = 3600
+"""Longest columns and rows of a query, in characters; the rest is announced as truncated. Numbers cost a token for
+every two or three characters."""
 
 
 def error_text(error: Facts) -> str:
@@ -108,23 +109,36 @@ def _imported(workspace: Workspace, record: Record, data: Facts, case: str, deta
 
 
 def _queried(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> QueryResult:
-    rows, size = [], 0
-    for row in data.get("rows", []):
-        size += len(str(row))
+    given, columns = data.get("rows", []), [clip(name, 100) for name in data.get("columns", [])]
+    size = len(str(columns))
+    if size > MAX_RESULT_CHARS // 2:
+        raise ToolError(f"InputError: {len(columns)} columns are too many to show. Hint: select fewer, by name")
+    rows: list[list[Any]] = []
+    for row in given:
+        cells = [_shown_cell(value) for value in row]
+        size += len(str(cells)) + 1
         if size > MAX_RESULT_CHARS:
             break
-        rows.append([clip(v, 300) if isinstance(v, str) else v for v in row])
-    truncated = bool(data.get("truncated")) or len(rows) < len(data.get("rows", []))
-    more = "; more exist: aggregate, or add a where or limit clause" if truncated else ""
+        rows.append(cells)
+    if given and not rows:
+        raise ToolError(f"InputError: a row of {len(str(given[0]))} characters. Hint: select fewer or shorter columns")
+    truncated = bool(data.get("truncated")) or len(rows) < len(given)
+    more = "; more exist, or a cell was cut: aggregate, or add a where or limit clause" if truncated else ""
     return QueryResult(
         summary=f"{len(rows)} rows{more}.",
         next_steps=[],
         format=data.get("format"),
         case=case,
-        columns=data.get("columns", []),
+        columns=columns,
         rows=rows,
         truncated=truncated,
     )
+
+
+def _shown_cell(value: Any) -> Any:
+    if isinstance(value, str):
+        return clip(value, 300)
+    return clip(value, 300) if isinstance(value, (list, dict)) and len(str(value)) > 300 else value
 
 
 def _rendered(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> ReportResult:

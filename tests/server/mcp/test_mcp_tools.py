@@ -346,3 +346,29 @@ async def test_gates_come_before_numbers_and_nothing_is_equal_by_absence(data: d
 def test_any_build_of_vllm_counts_as_vllm(package: str, absent: bool) -> None:
     packages = {"torch": "2", "transformers": "5", package: "1"}
     assert ("Not installed: vllm" in summaries.env_summary({"packages": packages})) is absent
+
+
+async def test_a_query_of_short_numbers_or_one_long_cell_stays_in_the_budget(
+    root: Path, fake_server: Callable[..., Any], worker: Worker
+) -> None:
+    case(root)
+    for rows in ([[i] for i in range(1000)], [["y" * 9000]], [[list(range(1000))]]):
+        worker.replies({"format": "logdiff-query/1", "columns": ["a"], "rows": rows, "truncated": False})
+        async with Client(fake_server()) as client:
+            answer = await client.call_tool("case_query", {"case": "runs/x", "sql": "select 1"})
+        assert len(text_of(answer)) / 2.5 < 2000
+        assert facts(answer)["rows"]
+
+
+@pytest.mark.parametrize("count", [400, 3000])
+async def test_a_row_too_wide_to_show_is_an_error_with_a_way_out(
+    root: Path, fake_server: Callable[..., Any], worker: Worker, count: int
+) -> None:
+    case(root)
+    columns = [f"c{i}" for i in range(count)] if count > 1000 else ["c"] * count
+    worker.replies({"format": "logdiff-query/1", "columns": columns, "rows": [["x" * 20] * count], "truncated": False})
+    async with Client(fake_server()) as client:
+        answer = await client.call_tool("case_query", {"case": "runs/x", "sql": "select 1"})
+    assert answer.is_error
+    assert "select fewer" in text_of(answer)
+    assert len(text_of(answer)) < 500
