@@ -12,6 +12,8 @@ import decimal
 import os
 import tempfile
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +93,7 @@ def query(
         try:
             _register(connection, folder)
             connection.execute("SET lock_configuration = true")
-            return _run(connection, sql, limit_rows, timeout_s)
+            return _in_thread(connection, lambda: _run(connection, sql, limit_rows, timeout_s))
         except duckdb.Error as error:
             raise _refusal(error, sql) from None
         finally:
@@ -117,6 +119,17 @@ def _register(connection: Any, folder: Path) -> None:
         raise CaseError("the case has no tokens.parquet", value=str(folder), hint="resume the run, or make it again")
     for statement in (*_VIEWS.values(), _BITS):
         connection.execute(statement)
+
+
+def _in_thread(connection: Any, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Do `work` in another thread, since no signal reaches a main thread that is inside DuckDB."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
 
 
 def _run(connection: Any, sql: str, limit_rows: int, timeout_s: float) -> dict[str, Any]:

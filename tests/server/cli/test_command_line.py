@@ -411,3 +411,16 @@ def test_measure_and_report_may_follow_one_another_for_ever(tmp_path: Path, capf
         assert call(capfd, "report", "c")[0] == 0
         assert call(capfd, "measure", "c")[0] == 1
     assert call(capfd, "query", "c", "select 1")[0] == 0
+
+
+def test_an_interrupt_ends_a_query_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert call(capfd, "measure", pair_file(tmp_path / "p.jsonl", [-0.5], [-0.75]), "--case", "c")[0] == 1
+    command = [sys.executable, "-m", "logdiff", "query", "c", "select count(*) from range(1000000000000)", "--json"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        time.sleep(2.5)
+        started = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        text, _ = process.communicate(timeout=60)
+        assert time.monotonic() - started < 3
+    assert process.returncode == 2
+    assert json.loads(text)["error"]["type"] == "CancelledError"

@@ -352,12 +352,12 @@ async def test_a_query_of_short_numbers_or_one_long_cell_stays_in_the_budget(
     root: Path, fake_server: Callable[..., Any], worker: Worker
 ) -> None:
     case(root)
-    for rows in ([[i] for i in range(1000)], [["y" * 9000]], [[list(range(1000))]]):
-        worker.replies({"format": "logdiff-query/1", "columns": ["a"], "rows": rows, "truncated": False})
-        async with Client(fake_server()) as client:
+    async with Client(fake_server()) as client:
+        for rows in ([[i] for i in range(1000)], [["y" * 9000]], [[list(range(1000))]]):
+            worker.replies({"format": "logdiff-query/1", "columns": ["a"], "rows": rows, "truncated": False})
             answer = await client.call_tool("case_query", {"case": "runs/x", "sql": "select 1"})
-        assert len(text_of(answer)) / 2.5 < 2000
-        assert facts(answer)["rows"]
+            assert len(text_of(answer)) / 2.5 < 2000
+            assert facts(answer)["rows"]
 
 
 @pytest.mark.parametrize("count", [400, 3000])
