@@ -128,6 +128,8 @@ def check(folder: Path, model: Path, dtype: str) -> dict[str, Any]:
     assert [len(ids) for ids in found.responses] == [10] * 5
     expected = expected_logprobs(reference, found)
     assert expected.std() > 0.1
+    # What bfloat16 alone costs on these tokens; where it flips a router's choice, that is much for any engine.
+    own = np.abs(expected_logprobs(reference.to(torch.bfloat16), found) - expected).mean()
     for side in (found, rescored):
         values = side.columns["logprobs"]
         assert "logprobs_null" not in side.columns
@@ -136,7 +138,7 @@ def check(folder: Path, model: Path, dtype: str) -> dict[str, Any]:
         if dtype == "float32":
             assert difference.max() < 2e-3
         else:
-            assert difference.mean() < 0.15
+            assert difference.mean() < 3 * own
     assert forced.columns["logprobs"].tobytes() == found.columns["logprobs"].tobytes()
     weights = json.loads((folder / "weights").read_text())
     assert weights["not_covered"] == []
