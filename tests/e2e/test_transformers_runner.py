@@ -80,7 +80,9 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> str:
     rng = np.random.default_rng(1)
     ids = [rng.integers(4, 1024, n).tolist() for n in (7, 33, 60)]
     folder = tmp_path_factory.mktemp("prompts")
-    return str(sequences.write(folder / "p.safetensors", sequences.build(["a", "b", "c"], ids)))
+    return str(
+        sequences.write(folder / "p.safetensors", sequences.build(["a", "b", "c"], ids, metadata={"step": 3, "x": 1}))
+    )
 
 
 def logprobs(path: str) -> Any:
@@ -99,6 +101,8 @@ def test_transformers_against_itself_in_equal_shapes_is_exactly_equal(
     one, two = sequences.read(made), sequences.read(again)
     assert one.tokens == 30
     assert one.responses == two.responses
+    facts = {"task": "score", "step": 3, "logprobs_mode": "processed_logprobs"}  # its own, not those of its input
+    assert {**two.metadata, "sampling": None} == {**facts, "sampling": None}
     assert np.array_equal(logprobs(made), logprobs(again))
     assert np.array_equal(one.columns["experts"], two.columns["experts"])
     sums = []

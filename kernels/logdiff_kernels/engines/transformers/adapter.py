@@ -244,7 +244,12 @@ class TransformersAdapter:
         sampling: Sampling,
         data: dict[str, Any],
     ) -> TaskOutput:
-        metadata = {**given.metadata, "task": task["task"], "sampling": sampling.as_dict()}
+        metadata = {  # what the input file says of itself is not true of this one
+            "task": task["task"],
+            "step": given.metadata.get("step", 0),
+            "sampling": sampling.as_dict(),
+            "logprobs_mode": self._logprobs_mode(sampling),
+        }
         found = files.build(given.sample_ids, given.prompts, responses, columns=columns, metadata=metadata)
         path = files.write(required(task, "output", str), found)
         return TaskOutput({"sequences": path}, {"samples": len(given), "tokens": found.tokens, **data})
