@@ -12,7 +12,7 @@ import pytest
 from logdiff.live import build_model
 from mcp import Client, StdioServerParameters
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow(seconds=180)]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow(seconds=30)]
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def test_the_interpreter_and_its_models_are_told(model):
     assert (model / "config.json").is_file()
 
 
-@pytest.mark.slow(seconds=90)
+@pytest.mark.slow(seconds=30)
 def test_three_steps_are_updated_synced_and_checked_by_checksum(model, tmp_path):
     case = run(RunFile.from_dict(run_data(model, "transformers-generate", steps=3)), tmp_path / "case")
     gates = {g["gate"]: g for g in case.read_result("measure")["gates"]}
