@@ -424,3 +424,18 @@ def test_an_interrupt_ends_a_query_at_once(tmp_path: Path, capfd: pytest.Capture
         assert time.monotonic() - started < 3
     assert process.returncode == 2
     assert json.loads(text)["error"]["type"] == "CancelledError"
+
+
+def test_text_of_a_file_is_never_markup(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    plain, marked = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    pair_file(plain, [-0.5], [-0.75])
+    text = pair_file(marked, [-0.5], [-0.75]).read_text()
+    marked.write_text(text.replace('"model": "m"', '"[/x]": "[/y]"', 1))
+    for path in (plain, marked):
+        assert call(capfd, "measure", path, "--case", path.stem)[0] == 1
+    assert run(["compare", "a", "b"]) == 1
+    printed = capfd.readouterr().out
+    assert "meta.[/x]" in printed
+    assert "[/y]" in printed
+    assert run(["query", "b", """select 1 as "[/z]" """]) == 0
+    assert "[/z]" in capfd.readouterr().out
