@@ -245,7 +245,7 @@ def run(
     *,
     run_file: PathLike,
     case: str | Path | None = None,
-    floor: Literal["quick", "full"] | None = "quick",
+    floor: Literal["brief", "quick", "full"] | None = "quick",
     fail_above: str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Done:

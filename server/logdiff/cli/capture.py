@@ -56,8 +56,8 @@ def run(
     ctx: typer.Context,
     run_file: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="Run file (logdiff-run/1).")],
     floor: Annotated[
-        Literal["quick", "full"],
-        typer.Option(help="How each side is compared with itself; full also restarts the engines."),
+        Literal["none", "brief", "quick", "full"],
+        typer.Option(help="How each side is compared with itself: not, in a few shapes, in all, or restarted too."),
     ] = "quick",
     case: options.CaseDir = None,
     fail_above: options.FailAbove = None,
@@ -69,7 +69,13 @@ def run(
 
     out: Output = ctx.obj
     with ProgressView() as view:
-        done = actions.run(run_file=run_file, case=case, floor=floor, fail_above=fail_above, on_progress=view)
+        done = actions.run(
+            run_file=run_file,
+            case=case,
+            floor=None if floor == "none" else floor,
+            fail_above=fail_above,
+            on_progress=view,
+        )
     if out.as_json:
         out.json(done.data)
     else:

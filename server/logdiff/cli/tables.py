@@ -22,7 +22,7 @@ COLUMNS_ABREAST = 12
 
 def measure_table(data: dict[str, Any]) -> list[Any]:
     """What the gates found, the triangle with the floor beneath it, and where the evidence is."""
-    parts: list[Any] = [*_gates(data["gates"]), triangle([("", data)]), *_absent(data)]
+    parts: list[Any] = [*_gates(data["gates"]), triangle([("", data)]), *_absent(data), *_floor(data)]
     if not data["measure"]["tokens"]:
         parts.append("Nothing comparable: no token has mask 1 and both log-probabilities.")
     exceeded = (data.get("fail_above") or {}).get("exceeded")
@@ -42,7 +42,14 @@ def demo_table(data: dict[str, Any]) -> list[Any]:
     title = f"{data['model']}: {data['rollout']} against transformers, same tokens, same weights"
     table = triangle(named if several else [("", named[0][1])], title)
     gates = [f"{name} {part}".strip() for name, part in found]
-    return [*gates, table, *_absent(named[0][1]), f"case:   {named[0][1]['case']}", f"report: {data['report']}"]
+    return [
+        *gates,
+        table,
+        *_absent(named[0][1]),
+        *_floor(named[0][1]),
+        f"case:   {named[0][1]['case']}",
+        f"report: {data['report']}",
+    ]
 
 
 def triangle(results: list[tuple[str, dict[str, Any]]], title: str | None = None) -> Table:
@@ -77,6 +84,18 @@ def triangle(results: list[tuple[str, dict[str, Any]]], title: str | None = None
 def _absent(data: dict[str, Any]) -> list[str]:
     unavailable = data.get("unavailable") or {}
     return [f"no {PAIRS[pair]}: {visible(str(reason))}" for pair, reason in unavailable.items() if pair in PAIRS]
+
+
+def _floor(data: dict[str, Any]) -> list[str]:
+    """How the signal stands to the floor, where there are both."""
+    from logdiff.measure import within_floor
+
+    floor = data.get("floor") or {}
+    if not data["measure"]["tokens"] or as_float(floor.get("mean_abs")) is None:
+        return []
+    if within_floor(data["measure"], floor):
+        return ["within the floor: a side differs from itself as much when only shapes change"]
+    return ["above the floor: more than a side differs from itself when only shapes change"]
 
 
 def _cells(block: dict[str, Any]) -> list[str]:

@@ -65,7 +65,7 @@ def meta(session: Session, known: RunFacts) -> PairMeta:
         return next((c[k] for c in (config, text) for k in keys if c.get(k) is not None), None)
 
     facts: dict[str, Any] = {
-        "model": str(folder) if folder is not None else run.model,
+        "model": run.model,
         "vocab_size": found.size if found else None,
         "tokenizer_size": found.tokenizer_size if found else None,
         "temperature": run.sampling.temperature,
@@ -88,7 +88,7 @@ def meta(session: Session, known: RunFacts) -> PairMeta:
         facts[side] = {
             "engine": spec.engine,
             "version": engine.get("version"),
-            "model": str(session.models[side]) if session.models[side] is not None else None,
+            "model": spec.model if session.models[side] is not None else None,
             "dtype": spec.dtype if spec.engine != "vllm-http" else None,
             "args": redacted(spec.args),
             "modules": spec.modules,

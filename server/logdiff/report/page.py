@@ -122,15 +122,15 @@ def _token_context(files: CaseFiles, tokens: Profile | None) -> dict[str, Any]:
 
 
 def gate_rows(measure: dict[str, Any]) -> list[dict[str, str]]:
-    """The gates as name, state (ok, failed, not measured) and detail; at most `GATE_ROWS`, failed ones first."""
+    """The gates as name, state (ok, failed, not judged) and detail; at most `GATE_ROWS`, failed ones first."""
     gates = measure.get("gates")
     rows = []
     for gate in gates if isinstance(gates, list) else []:
         if isinstance(gate, dict):
             ok = gate.get("ok")
-            state = "ok" if ok is True else "failed" if ok is False else "not measured"
+            state = "ok" if ok is True else "failed" if ok is False else "not judged"
             rows.append({"gate": str(gate.get("gate")), "state": state, "detail": _detail(gate.get("detail"))})
-    rows.sort(key=lambda row: ("failed", "not measured", "ok").index(row["state"]))
+    rows.sort(key=lambda row: ("failed", "not judged", "ok").index(row["state"]))
     return rows[:GATE_ROWS]
 
 

@@ -91,7 +91,7 @@ def test_page_has_every_part_of_a_measured_run(make_case: MakeCase, tmp_path: Pa
         assert page.has_id(f"plot-{name}")
     assert "Different: 100 of 100 compared tokens" in page.by_id("summary").words
     gates = page.by_id("gates").words
-    assert re.search(r"weights not measured", gates)
+    assert re.search(r"weights not judged", gates)
     assert re.search(r"finite ok", gates)
     assert "exactly 0" in page.by_id("plot-floor").words
     assert "rollout: rerun" in page.by_id("floor").words
