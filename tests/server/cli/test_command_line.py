@@ -250,6 +250,17 @@ def test_tables_are_made_from_every_kind_of_result(
     assert re.search(r"│ gate\.range +│ holds +│ FAILS ", capfd.readouterr().out)
 
 
+@pytest.mark.parametrize(("floor", "words"), [(0.5, "within the floor"), (0.01, "above the floor"), (None, None)])
+def test_the_table_says_how_the_signal_stands_to_the_floor(floor: float | None, words: str | None) -> None:
+    from logdiff.cli.tables import measure_table
+
+    block = dict.fromkeys(("max_abs", "mean_abs", "p99", "mean", "k3_kl"), 0.1) | {"tokens": 9, "mismatched_tokens": 9}
+    known = {} if floor is None else dict.fromkeys(("max_abs", "mean_abs", "p99"), floor) | {"mismatched_tokens": 9}
+    data = {"gates": [], "measure": block, "pairs": {"decode_train": block}, "floor": known, "case": "c"}
+    said = [part for part in measure_table(data) if isinstance(part, str) and "floor" in part]
+    assert [part.split(":")[0] for part in said] == ([] if words is None else [words])
+
+
 def test_the_demo_prints_its_table_and_says_when_vllm_is_absent(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
