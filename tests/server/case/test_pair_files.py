@@ -513,3 +513,21 @@ def test_one_huge_top_k_list_beside_many_tokens_is_refused_not_allocated(tmp_pat
         "rollout_topk": [[[1, -1.0]] * 40_000, *([[1, -1.0]] for _ in range(count - 1))],
     }
     assert "rollout_topk" in refused(write(tmp_path / "p.jsonl", HEADER, row)).message
+
+
+def test_a_damaged_footer_does_not_end_the_process(tmp_path):
+    path = parquet(tmp_path / "p[1]*.parquet")
+    assert read(path)[1][0].samples == 2  # a name with wildcards is one file
+    whole = path.read_bytes()
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    program = (
+        "import sys; from logdiff.case.readers import read_pairs; from logdiff.errors import InputError\n"
+        "whole, footer = open(sys.argv[1], 'rb').read(), int(sys.argv[2])\n"
+        "for at in range(footer, len(whole) - 8, 3):\n"
+        "    open(sys.argv[3], 'wb').write(whole[:at] + bytes([whole[at] ^ 3]) + whole[at + 1 :])\n"
+        "    try: list(read_pairs([sys.argv[3]])[1])\n"
+        "    except InputError: pass\n"
+    )
+    command = [sys.executable, "-c", program, str(path), str(footer), str(tmp_path / "x.parquet")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -6,6 +6,7 @@ The key-value metadata entry `logdiff-pair` holds the header as JSON; a file wit
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,10 @@ class ParquetPairs:
         with self._file() as file:
             columns = [name for name in file.schema_arrow.names if name in FIELDS]
             first = 0
+            most = _most_values(self._path)
             for group in range(file.num_row_groups):
-                rows = _rows_per_read(file.metadata.row_group(group), max_tokens, str(self._path))
+                total = int(file.metadata.row_group(group).num_rows)
+                rows = _rows_per_read(total, most.get(group, 0), max_tokens, str(self._path))
                 try:
                     for part in file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
                         yield from split_batch(assemble(_Columns(part, str(self._path), first).read()), max_tokens)
@@ -95,10 +98,26 @@ class ParquetPairs:
             raise InputError(f"{self._path}: {what}", value=size, hint="copy or write the file again") from None
 
 
-def _rows_per_read(group: Any, max_tokens: int, where: str) -> int:
-    rows = int(group.num_rows)
+def _most_values(path: Path) -> dict[int, int]:
+    """Row group -> values of its longest column, from the footer.
+
+    DuckDB reads them, since pyarrow ends the whole process when it looks at a damaged column of a footer.
+    """
+    import duckdb
+
+    sql = "SELECT row_group_id, max(num_values) FROM parquet_metadata(?) GROUP BY row_group_id"
+    try:
+        with duckdb.connect(":memory:") as connection:
+            found = connection.execute(sql, [glob.escape(str(path.resolve()))]).fetchall()
+    except duckdb.Error as error:
+        raise InputError(
+            f"{path}: the footer is damaged: {error}", value=str(path), hint="copy or write the file again"
+        ) from None
+    return {int(group): int(values) for group, values in found}
+
+
+def _rows_per_read(rows: int, most: int, max_tokens: int, where: str) -> int:
     # The count of values stands in the footer, so a small file can't unpack into a huge row unseen.
-    most = max((int(group.column(i).num_values) for i in range(group.num_columns)), default=0)
     if rows and most // rows > _MAX_VALUES_PER_ROW:
         raise InputError(
             f"{where}: {most // rows} values per sample are more than {_MAX_VALUES_PER_ROW}",
