@@ -350,7 +350,7 @@ def test_what_the_engine_refuses_comes_in_its_words_and_leaves_it_usable(live: L
     with pytest.raises(EngineError, match="1523"):
         live.do("generate", input=str(path), sampling=SAMPLING)
     path = write(live.folder / "overlong", build(["x", "y"], [[5], list(range(3, 203))]))
-    with pytest.raises(EngineError, match="200"):
+    with pytest.raises(InputError, match="sample y has 200 tokens, and max_model_len is 128"):
         live.do("generate", input=str(path), sampling=SAMPLING)
     with pytest.raises(InputError, match="order"):
         live.do("force", input=str(prompts), sampling=SAMPLING, order="sideways")

@@ -41,6 +41,16 @@ def test_a_size_that_is_no_number_is_left_for_vllm_to_refuse() -> None:
         assert launch._count({"tensor_parallel_size": wrong}, "tensor_parallel_size") == 1
 
 
+def test_a_refusal_names_what_was_refused() -> None:
+    arguments = {"model": "/some/folder", "max_model_len": 16}
+    words = "Following weights were not initialized from checkpoint: {'model.norm.weight'}"
+    weights = launch._refusal(ValueError(words), arguments)
+    assert weights.value == {"model": "/some/folder"}
+    assert "checkpoint" in weights.hint
+    length = launch._refusal(ValueError("`max_model_len` is too small"), arguments)
+    assert length.value == {"max_model_len": 16}
+
+
 def test_a_tokenizer_is_found_by_its_files(tmp_path: Path) -> None:
     assert not launch.has_tokenizer(str(tmp_path))
     (tmp_path / "tokenizer.json").write_text("{}")

@@ -130,6 +130,7 @@ class VllmEngine:
     def _generate(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
         source, sampling = read(required(task, "input", str)), self._sampling_of(task)
         self._check_mode()
+        self._check_lengths(source)
         jobs = [
             Job(index, prompt, self._params(sampling, index, max_tokens=sampling.max_tokens))
             for index, prompt in enumerate(source.prompts)
@@ -234,6 +235,16 @@ class VllmEngine:
                 value=self.logprobs_mode,
                 hint=f"use one of {', '.join(_LOGPROB_MODES)}",
             )
+
+    def _check_lengths(self, source: Sequences) -> None:
+        limit = int(self.config.model_config.max_model_len)
+        for name, prompt in zip(source.sample_ids, source.prompts, strict=True):
+            if len(prompt) >= limit:
+                raise InputError(
+                    f"the prompt of sample {name} has {len(prompt)} tokens, and max_model_len is {limit}",
+                    value=len(prompt),
+                    hint="raise max_model_len in args, or shorten the prompt: one token more must fit",
+                )
 
     def _params(self, sampling: Sampling, index: int, **changes: Any) -> Any:
         from vllm import SamplingParams

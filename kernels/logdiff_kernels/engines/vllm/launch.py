@@ -27,6 +27,8 @@ _TOKENIZER_FILES = (
     "*.tiktoken",
 )
 _KV_CACHE_GIB = "1"
+_WEIGHT_WORDS = ("weights were not initialized", "safetensors", "deserializing header", "size of tensor", ".weight")
+"""In vLLM's words when a checkpoint does not fit the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +161,13 @@ def _refusal(error: Exception, arguments: dict[str, Any]) -> EngineError:
     hint = "the arguments go to vllm.LLM as they are; see its documentation"
     if "KV cache" in words:
         hint = "give max_model_len, kv_cache_memory_bytes, or VLLM_CPU_KVCACHE_SPACE (GiB) in the side's env"
+    elif not named and any(sign in words for sign in _WEIGHT_WORDS):
+        hint = "the weights do not fit config.json, or their files are damaged: a checkpoint that is whole"
     elif "root cause" in words.lower():
         hint = "the root cause stands above this in the log of this side"
     return EngineError(
         f"vLLM refused: {type(error).__name__}: {words}",
-        value={key: arguments[key] for key in named} or None,
+        value={key: arguments[key] for key in named or ("model",)},
         hint=hint,
         fatal=True,
     )
