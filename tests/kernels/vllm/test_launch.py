@@ -41,12 +41,22 @@ def test_a_size_that_is_no_number_is_left_for_vllm_to_refuse() -> None:
         assert launch._count({"tensor_parallel_size": wrong}, "tensor_parallel_size") == 1
 
 
-def test_a_refusal_names_what_was_refused() -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Following weights were not initialized from checkpoint: {'model.norm.weight'}",
+        "Error while deserializing header: incomplete metadata, file not fully covered",
+        "start (0) + length (512) exceeds dimension size (300).",
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_named(words: str) -> None:
+    refusal = launch._refusal(ValueError(words), {"model": "/some/folder", "max_model_len": 16})
+    assert refusal.value == {"model": "/some/folder"}
+    assert "checkpoint" in refusal.hint
+
+
+def test_a_refusal_names_the_argument() -> None:
     arguments = {"model": "/some/folder", "max_model_len": 16}
-    words = "Following weights were not initialized from checkpoint: {'model.norm.weight'}"
-    weights = launch._refusal(ValueError(words), arguments)
-    assert weights.value == {"model": "/some/folder"}
-    assert "checkpoint" in weights.hint
     length = launch._refusal(ValueError("`max_model_len` is too small"), arguments)
     assert length.value == {"max_model_len": 16}
 

@@ -27,7 +27,14 @@ _TOKENIZER_FILES = (
     "*.tiktoken",
 )
 _KV_CACHE_GIB = "1"
-_WEIGHT_WORDS = ("weights were not initialized", "safetensors", "deserializing header", "size of tensor", ".weight")
+_WEIGHT_WORDS = (
+    "weights were not initialized",
+    "safetensors",
+    "deserializing header",
+    "size of tensor",
+    "dimension size",
+    ".weight",
+)
 """In vLLM's words when a checkpoint does not fit the model."""
 
 
