@@ -160,6 +160,7 @@ def test_raw_values_at_another_temperature_fail() -> None:
     found = judged("config", temperature=0.6, logprobs_mode="raw_logprobs")
     assert found.ok is False
     assert "raw log-probabilities at temperature 0.6" in found.detail
+    assert "processed_logprobs" in found.detail  # the way out
 
 
 def test_raw_values_hold_where_the_trainer_scores_at_one() -> None:

@@ -195,7 +195,8 @@ def _check_temperature(mode: str | None, sampled: float | None, trained: float |
     if scored != expected:
         assumed = " (as trainers divide by the sampling temperature)" if trained is None else ""
         what = f"raw log-probabilities at temperature {sampled}" if raw else f"temperature {scored}"
-        found.faults.append(f"{what} on rollout, temperature {expected} on train{assumed}")
+        way_out = "; logprobs_mode processed_logprobs makes the rollout score at its temperature" if raw else ""
+        found.faults.append(f"{what} on rollout, temperature {expected} on train{assumed}{way_out}")
     else:
         found.checked.append("temperature")
         if sampled != expected:
