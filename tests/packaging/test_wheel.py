@@ -97,17 +97,26 @@ def test_uvx_runs_the_command_from_the_wheel(wheel: Path, tmp_path: Path) -> Non
     assert "serve" in done.stdout
 
 
+def _interpreter(version: str) -> str | None:
+    """An interpreter of that version that runs: on PATH, or one that pyenv keeps off it."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
+    found = [shutil.which(f"python{version}"), *map(str, pyenv.glob(f"{version}.*/bin/python"))]
+    for python in filter(None, found):
+        if subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return python
+    return None
+
+
 @pytest.mark.slow(seconds=240)
 @pytest.mark.parametrize("version", ["3.10", "3.12", "3.13"])
 def test_server_side_works_on_other_pythons(version: str, wheel: Path, tmp_path: Path) -> None:
     """A real environment of that version with the wheel and its own dependencies; skipped where it is not installed."""
-    python = shutil.which(f"python{version}")
-    probe = subprocess.run([python or "false", "-c", "print(1)"], capture_output=True, check=False)
-    if probe.returncode:
-        pytest.skip(f"no working python{version} on PATH")
     uv = Path(sys.executable).with_name("uv")
+    python = _interpreter(version)
+    if python is None:
+        pytest.skip(f"no working Python {version} on PATH or under pyenv")
     env = {**os.environ, "UV_CACHE_DIR": str(tmp_path.parent / "uv-cache")}
-    _run(uv, "venv", "--python", str(python), tmp_path / "venv", cwd=tmp_path, env=env)
+    _run(uv, "venv", "--python", python, tmp_path / "venv", cwd=tmp_path, env=env)
     _run(uv, "pip", "install", "--python", tmp_path / "venv/bin/python", wheel, cwd=tmp_path, env=env)
     shutil.copy(ROOT / "examples" / "pairs.jsonl", tmp_path / "pairs.jsonl")
     done = subprocess.run(
