@@ -39,7 +39,7 @@ def test_vllm_against_transformers_shows_the_stock_mismatch(tmp_path: Path) -> N
     assert 0.15 < measure["max_abs"] < 0.7
     assert abs(measure["mean"]) < 0.02
     assert not [g for g in found["stock"]["gates"] if g["ok"] is False]
-    assert {a["side"] for a in found["stock"]["floor"]["axes"]} == {"rollout", "train"}
+    assert {a["side"] for a in found["stock"]["floor"]["axes"]} == {"rollout", "rescore", "train"}
     assert Path(found["report"]) == tmp_path / "logdiff-demo.html"
     assert "<html" in (tmp_path / "logdiff-demo.html").read_text(encoding="utf-8")
 
