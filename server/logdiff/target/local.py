@@ -190,13 +190,17 @@ class LocalRunner:
             while data:
                 data = data[os.write(self._child.process.stdin.fileno(), data) :]
         except (OSError, ValueError):
+            self._raise_if_cancelled(None)
             raise self._death() from None
+
+    def _raise_if_cancelled(self, task: str | None) -> None:
+        if self._cancelled.is_set() or self._own_cancel.is_set():
+            raise CancelledError("cancelled", value=task or self._engine, hint="run again to resume the case")
 
     def _await(self, wanted: str, task: str | None, seconds: float, on_progress: OnProgress | None) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
         while True:
-            if self._cancelled.is_set() or self._own_cancel.is_set():
-                raise CancelledError("cancelled", value=task or self._engine, hint="run again to resume the case")
+            self._raise_if_cancelled(task)
             if self._events.problem is not None:
                 raise EngineError(
                     f"the runner wrote {self._events.problem}",
@@ -215,6 +219,7 @@ class LocalRunner:
                     self._events.join(2.0)  # what it wrote last
                     event = self._events.get(0.0)
                     if event is None:
+                        self._raise_if_cancelled(task)  # it may have been ended since the check above
                         raise self._death()
                 else:
                     continue

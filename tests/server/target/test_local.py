@@ -146,6 +146,21 @@ def test_a_stuck_task_runs_into_its_time_limit_and_the_child_is_ended(start):
     assert gone(engine.pid)
 
 
+def test_a_child_that_a_cancel_ended_is_no_engine_failure(start, monkeypatch):
+    """The cancel comes after the loop looked for one, and the child is gone before it looks for that."""
+    engine = start(hang_at="generate")
+    waited = engine._events.get
+
+    def cancelled_meanwhile(seconds):
+        engine.cancel()
+        engine._child.wait(10)
+        return waited(seconds)
+
+    monkeypatch.setattr(engine._events, "get", cancelled_meanwhile)
+    with pytest.raises(CancelledError):
+        engine.run({"task": "generate"})
+
+
 def test_cancel_from_another_thread_ends_the_task_and_the_child(start):
     engine = start(hang_at="generate")
     threading.Timer(0.3, engine.cancel).start()
