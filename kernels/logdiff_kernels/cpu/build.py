@@ -1,0 +1,288 @@
+"""Compiling the kernels: on first use into a cache, or ahead of time into a wheel.
+
+One source, one library per instruction set. Only the standard library is needed here, so that a wheel build can use
+this module before anything is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from logdiff_kernels.errors import UnsupportedError
+
+SOURCES = Path(__file__).parent / "csrc"
+PREBUILT = Path(__file__).parent / "prebuilt"
+MANIFEST = "manifest.json"
+
+COMMON_FLAGS = (
+    "-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-pthread",
+    "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra", "-Wno-uninitialized",
+    "-Wno-maybe-uninitialized", "-Wno-psabi",
+)  # fmt: skip
+"""No -ffast-math and no contraction: the order and the number of roundings are the contract."""
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """An instruction set: compiler flags, the architecture, and the CPU features (Linux names) that it needs."""
+
+    name: str
+    machine: str
+    flags: tuple[str, ...]
+    features: frozenset[str]
+
+
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
+_AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512")
+_AVX2_FEATURES = frozenset({"avx2", "fma", "f16c"})
+_AVX512_FEATURES = _AVX2_FEATURES | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+
+ISAS: tuple[Isa, ...] = (
+    Isa(
+        "avx512_bf16",
+        "x86_64",
+        (*_AVX512, "-mavx512bf16", "-DLD_ISA_AVX512", "-DLD_HAS_BF16DOT"),
+        _AVX512_FEATURES | {"avx512_bf16"},
+    ),
+    Isa("avx512", "x86_64", (*_AVX512, "-DLD_ISA_AVX512"), _AVX512_FEATURES),
+    Isa("avx2", "x86_64", (*_AVX2, "-DLD_ISA_AVX2"), _AVX2_FEATURES),
+    Isa("neon", "aarch64", ("-DLD_ISA_NEON",), frozenset()),
+    Isa("generic", "", ("-DLD_ISA_GENERIC",), frozenset()),
+)
+"""Best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C++ compiler: the command and the first line of its `--version`."""
+
+    command: tuple[str, ...]
+    version: str
+
+
+def isa_named(name: str) -> Isa:
+    """The instruction set of that name.
+
+    Raises:
+        UnsupportedError: there is none.
+    """
+    for isa in ISAS:
+        if isa.name == name:
+            return isa
+    raise UnsupportedError(f"unknown instruction set {name!r}", value=name, hint=f"one of {[i.name for i in ISAS]}")
+
+
+def machine() -> str:
+    """`x86_64`, `aarch64`, or what the platform calls itself."""
+    name = platform.machine().lower()
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+
+
+@cache
+def cpu_features() -> frozenset[str]:
+    """CPU feature flags in Linux's spelling; empty where /proc/cpuinfo has none."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset()
+    found = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
+    return frozenset(found.group(1).split()) if found else frozenset()
+
+
+def usable(isa: Isa) -> bool:
+    """Whether this CPU runs that instruction set."""
+    return isa.machine in ("", machine()) and isa.features <= cpu_features()
+
+
+@cache
+def find_compiler() -> Compiler | None:
+    """$CXX, else g++, c++ or clang++ on PATH; None if there is none that starts."""
+    wanted = os.environ.get("CXX")
+    for command in [wanted.split()] if wanted else [["g++"], ["c++"], ["clang++"]]:
+        if not shutil.which(command[0]):
+            continue
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+        if done.returncode == 0 and done.stdout:
+            return Compiler(tuple(command), done.stdout.splitlines()[0])
+    return None
+
+
+def source_files(folder: Path = SOURCES) -> list[Path]:
+    """The translation units, sorted by name."""
+    return sorted(folder.glob("*.cpp"))
+
+
+def source_hash(folder: Path = SOURCES) -> str:
+    """SHA-256 over every source and header and the flags: what a prebuilt library has to match."""
+    digest = hashlib.sha256(json.dumps([COMMON_FLAGS, [(i.name, i.flags) for i in ISAS]]).encode())
+    for path in sorted([*folder.glob("*.cpp"), *folder.glob("*.h")]):
+        digest.update(f"\0{path.name}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def cache_folder() -> Path:
+    """Where built libraries are kept: `cpu/` under `$LOGDIFF_CACHE`, else under the user's cache folder."""
+    root = os.environ.get("LOGDIFF_CACHE")
+    if root:
+        return Path(root) / "cpu"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "logdiff" / "cpu"
+
+
+def library_name(isa: Isa) -> str:
+    """File name of one instruction set's library."""
+    return f"liblogdiff_cpu_{isa.name}.so"
+
+
+def prebuilt_library(isa: Isa) -> Path | None:
+    """The library that came with the package, if it was built from exactly these sources."""
+    try:
+        manifest = json.loads((PREBUILT / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    path = PREBUILT / library_name(isa)
+    if manifest.get("source") != source_hash() or manifest.get("machine") != machine() or not path.is_file():
+        return None
+    return path
+
+
+def ensure_library(isa: Isa) -> Path:
+    """Path of the library for `isa`: prebuilt, cached, or built now.
+
+    Raises:
+        UnsupportedError: nothing is built and no compiler is found, the compiler lacks the instruction set, or
+            compiling fails.
+    """
+    found = prebuilt_library(isa)
+    if found:
+        return found
+    compiler = find_compiler()
+    if compiler is None:
+        raise UnsupportedError(
+            "the CPU kernels are not built and no C++ compiler was found",
+            value=os.environ.get("CXX", "g++"),
+            hint="install g++ or clang++ (or set CXX), or use a wheel that carries the libraries",
+        )
+    key = hashlib.sha256(f"{source_hash()}\0{compiler.command}\0{compiler.version}".encode()).hexdigest()[:24]
+    folder = cache_folder() / key
+    target = folder / library_name(isa)
+    if target.is_file():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / f"{isa.name}.lock"):
+        if not target.is_file():
+            compile_library(isa, target, compiler, objects=cache_folder() / "objects")
+    return target
+
+
+def supports(compiler: Compiler, isa: Isa) -> bool:
+    """Whether the compiler knows the flags of `isa`."""
+    argv = [*compiler.command, *isa.flags, "-x", "c++", "-E", os.devnull, "-o", os.devnull]
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+
+def compile_library(
+    isa: Isa,
+    target: Path,
+    compiler: Compiler,
+    *,
+    objects: Path | None = None,
+    extra: Sequence[str] = (),
+    link: Sequence[str] = (),
+    sources: Sequence[Path] | None = None,
+) -> None:
+    """Compile every source for `isa` and link `target`; it appears whole or not at all.
+
+    Args:
+        isa: instruction set.
+        target: path of the shared library to write.
+        compiler: compiler to use.
+        objects: folder of object files kept by content, so that a changed source recompiles alone; None keeps none.
+        extra: further compiler flags.
+        link: further linker flags.
+        sources: translation units instead of the package's own.
+
+    Raises:
+        UnsupportedError: the compiler doesn't know the instruction set, or reports an error; its words are in the hint.
+    """
+    if not supports(compiler, isa):
+        raise UnsupportedError(
+            f"{compiler.version} can't compile for {isa.name}", value=isa.name, hint="a newer compiler"
+        )
+    flags = [*COMMON_FLAGS, *isa.flags, *extra]
+    with tempfile.TemporaryDirectory(prefix="logdiff-build-", dir=target.parent) as temporary:
+        store = objects or Path(temporary)
+        store.mkdir(parents=True, exist_ok=True)
+
+        def one(source: Path) -> Path:
+            content = "\0".join([*compiler.command, compiler.version, *flags, *_with_headers(source)])
+            made = store / f"{source.stem}-{hashlib.sha256(content.encode()).hexdigest()[:24]}.o"
+            if not made.is_file():
+                part = Path(temporary) / f"{source.stem}.part.o"
+                _call([*compiler.command, *flags, "-c", str(source), "-o", str(part)])
+                part.replace(made)
+            return made
+
+        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+            made = [str(path) for path in pool.map(one, sources or source_files())]
+        linked = Path(temporary) / target.name
+        _call([*compiler.command, *flags, "-shared", *made, "-o", str(linked), *link, "-ldl"])
+        linked.replace(target)
+
+
+def build_prebuilt(folder: Path, compiler: Compiler) -> list[str]:
+    """Build every instruction set of this architecture into `folder` with a manifest; the names of those built."""
+    folder.mkdir(parents=True, exist_ok=True)
+    built = []
+    for isa in ISAS:
+        if isa.machine in ("", machine()) and supports(compiler, isa):
+            # The C++ runtime is linked in: the wheel may run where that library is older.
+            portable = ["-static-libgcc", "-static-libstdc++", "-Wl,--exclude-libs,ALL", "-Wl,-s"]
+            compile_library(isa, folder / library_name(isa), compiler, link=portable)
+            built.append(isa.name)
+    manifest = {"source": source_hash(), "machine": machine(), "compiler": compiler.version, "isas": built}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    return built
+
+
+def _with_headers(source: Path) -> Iterator[str]:
+    """The source and every local header that it reaches, as text, each once."""
+    todo, seen = [source], {source}
+    while todo:
+        path = todo.pop()
+        text = path.read_text(encoding="utf-8")
+        yield text
+        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', text, re.MULTILINE):
+            header = path.parent / name
+            if header not in seen and header.is_file():
+                seen.add(header)
+                todo.append(header)
+
+
+def _call(argv: list[str]) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise UnsupportedError(
+            "the CPU kernels could not be compiled", value=" ".join(argv[-3:]), hint=done.stderr.strip()[-4000:]
+        )
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
