@@ -14,7 +14,7 @@ ROW_PARALLEL_NAMES = frozenset({"o_proj", "down_proj", "out_proj", "wo", "w2", "
 def row_leaves(k: int) -> int:
     """Number of leaves that `linear_row` cuts K into: the largest of 8, 4, 2, 1 whose 16-fold divides K, or 1."""
     leaves = ROW_LEAVES
-    while leaves > 1 and (k == 0 or k % (16 * leaves)):
+    while leaves > 1 and k % (16 * leaves):
         leaves //= 2
     return leaves
 

@@ -66,7 +66,7 @@ def function(name: str, argtypes: Sequence[Any], restype: Any = ctypes.c_int, is
     return found
 
 
-def check(status: int, name: str) -> None:
+def check(name: str, status: int) -> None:
     """Raise what a kernel's return code means; 0 passes.
 
     Raises:
