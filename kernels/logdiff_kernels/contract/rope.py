@@ -164,12 +164,12 @@ def _cos_sin(angle: Float64) -> tuple[Float64, Float64]:
         r = r - n * part
     square = r * r
     sin = np.full_like(r, _SIN[-1])
-    for c in _SIN[-2::-1]:
-        sin = sin * square + c
+    for coefficient in _SIN[-2::-1]:
+        sin = sin * square + coefficient
     sin = r + r * square * sin
     cos = np.full_like(r, _COS[-1])
-    for c in _COS[-2::-1]:
-        cos = cos * square + c
+    for coefficient in _COS[-2::-1]:
+        cos = cos * square + coefficient
     cos = 1.0 + square * cos
     quadrant = n.astype(np.int64) & 3
     swap = (quadrant & 1).astype(bool)

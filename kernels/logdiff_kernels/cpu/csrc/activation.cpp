@@ -1,0 +1,126 @@
+// Gated activations: swiglu, geglu_tanh, swiglu_clamped, and their backward (numeric contract).
+#include "expln.h"
+#include "parallel.h"
+#include "rows.h"
+
+namespace {
+
+using namespace ld;
+
+template <class T> using Stored = typename T::type;
+
+enum Kind : int32_t { kSwiglu = 0, kGegluTanh = 1, kSwigluClamped = 2 };
+
+F one() { return F::set1(1.0f); }
+
+constexpr float kGelu = 0.79788456f, kCubic = 0.044715f;
+
+struct Swiglu {
+    F forward(F g, F u) const { return g / (one() + exp1(neg(g))) * u; }
+    void backward(F dy, F g, F u, F& dg, F& du) const {
+        const F s = sigmoid1(g);
+        dg = (dy * u) * (s * (one() + g * (one() - s)));
+        du = dy * (g * s);
+    }
+};
+
+struct GegluTanh {
+    static F argument(F g) { return F::set1(-2.0f * kGelu) * (g + F::set1(kCubic) * g * g * g); }
+    F forward(F g, F u) const { return g / (one() + exp1(argument(g))) * u; }
+    void backward(F dy, F g, F u, F& dg, F& du) const {
+        const F s = one() / (one() + exp1(argument(g)));
+        const F flank = s * (one() - s);  // 0 where the curve is straight: nothing may overflow there
+        const F slope = F::set1(2.0f * kGelu) * (one() + F::set1(3.0f * kCubic) * g * g);
+        const F bend = select(eq(flank, F::zero()), F::zero(), (g * flank) * slope);
+        dg = (dy * u) * (s + bend);
+        du = dy * (g * s);
+    }
+};
+
+struct SwigluClamped {
+    F alpha, limit;
+    // min and max keep a NaN of their second argument
+    F gate(F g) const { return min(limit, g); }
+    F up(F u) const { return max(neg(limit), min(limit, u)); }
+    F forward(F g, F u) const {
+        g = gate(g);
+        return (up(u) + one()) * (g / (one() + exp1(neg(alpha * g))));
+    }
+    void backward(F dy, F g, F u, F& dg, F& du) const {
+        const F gc = gate(g), s = sigmoid1(alpha * gc);
+        const F slope = s * (one() + (alpha * gc) * (one() - s));
+        dg = select(gt(g, limit), F::zero(), (dy * (up(u) + one())) * slope);
+        du = select(gt(abs(u), limit), F::zero(), dy * (gc * s));
+    }
+};
+
+template <class Fn> int with_kind(int32_t kind, float alpha, float limit, Fn fn) {
+    switch (kind) {
+        case kSwiglu: return fn(Swiglu{});
+        case kGegluTanh: return fn(GegluTanh{});
+        case kSwigluClamped: return fn(SwigluClamped{F::set1(alpha), F::set1(limit)});
+        default: return kBadArgument;
+    }
+}
+
+// Elements i .. i + m - 1 that lie `step` apart.
+template <class T> F load_stepped(const Stored<T>* p, int64_t i, int m, int64_t step) {
+    if (step == 1) return load_upto<T>(p + i, m);
+    Stored<T> lanes[F::W] = {};
+    for (int j = 0; j < m; ++j) lanes[j] = p[(i + j) * step];
+    return load_as_f32<T>(lanes);
+}
+
+}  // namespace
+
+// y [d0*d1, n] contiguous; gate and up share the leading dimensions and the step between elements.
+LD_API int ld_glu(const void* gate, const void* up, void* y, int64_t d0, int64_t d1, int64_t n, int64_t gs0,
+                  int64_t gs1, int64_t us0, int64_t us1, int64_t step, int32_t dtype, int32_t kind, float alpha,
+                  float limit) {
+    return guard([&] {
+        return dispatch(dtype, [&](auto tag) {
+            using T = decltype(tag);
+            return with_kind(kind, alpha, limit, [&](auto unit) {
+                const Rows grows{d1, gs0, gs1}, urows{d1, us0, us1};
+                parallel_for(d0 * d1, row_grain(n, 4096), [&](int64_t begin, int64_t end) {
+                    for (int64_t r = begin; r < end; ++r) {
+                        const Stored<T>* g = static_cast<const Stored<T>*>(gate) + grows.at(r);
+                        const Stored<T>* u = static_cast<const Stored<T>*>(up) + urows.at(r);
+                        Stored<T>* out = static_cast<Stored<T>*>(y) + r * n;
+                        each_vector(n, [&](int64_t i, int m) {
+                            const F gv = load_stepped<T>(g, i, m, step), uv = load_stepped<T>(u, i, m, step);
+                            store_upto<T>(out + i, unit.forward(gv, uv), m);
+                        });
+                    }
+                });
+                return int(kOk);
+            });
+        });
+    });
+}
+
+// dy, gate, up, dgate and dup are contiguous [n].
+LD_API int ld_glu_backward(const void* dy, const void* gate, const void* up, void* dgate, void* dup, int64_t n,
+                           int32_t dtype, int32_t kind, float alpha, float limit) {
+    return guard([&] {
+        return dispatch(dtype, [&](auto tag) {
+            using T = decltype(tag);
+            return with_kind(kind, alpha, limit, [&](auto unit) {
+                const int64_t vectors = (n + F::W - 1) / F::W;
+                parallel_for(vectors, 512, [&](int64_t begin, int64_t end) {
+                    for (int64_t v = begin; v < end; ++v) {
+                        const int64_t i = v * F::W;
+                        const int m = int(std::min<int64_t>(F::W, n - i));
+                        F dg, du;
+                        unit.backward(load_upto<T>(static_cast<const Stored<T>*>(dy) + i, m),
+                                      load_upto<T>(static_cast<const Stored<T>*>(gate) + i, m),
+                                      load_upto<T>(static_cast<const Stored<T>*>(up) + i, m), dg, du);
+                        store_upto<T>(static_cast<Stored<T>*>(dgate) + i, dg, m);
+                        store_upto<T>(static_cast<Stored<T>*>(dup) + i, du, m);
+                    }
+                });
+                return int(kOk);
+            });
+        });
+    });
+}
