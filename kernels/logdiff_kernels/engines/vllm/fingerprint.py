@@ -93,8 +93,22 @@ def worker_facts(worker: Any) -> dict[str, Any]:
         "cpus": sorted(os.sched_getaffinity(0)),
         "device": str(worker.device),
         "sampler": type(getattr(runner, "sampler", None)).__name__,
+        "aligned": aligned_facts(runner.get_model()),
         "modules": modules.loaded(),
     }
+
+
+def aligned_facts(model: Any) -> dict[str, Any] | None:
+    """What is aligned in this process: contract, provider, kernels, operators, RoPE tables; None if nothing is."""
+    from logdiff_kernels.engines.vllm import align
+
+    facts = align.describe()
+    if facts is None:
+        return None
+    from logdiff_kernels.engines.vllm.align.rope import HASH
+
+    hashes = {getattr(module, HASH, None) for module in model.modules()} - {None}
+    return {**facts, "rope": sorted(map(str, hashes))}
 
 
 def resolved_config(config: Any) -> dict[str, Any]:
@@ -155,6 +169,7 @@ def fingerprint(
             "quantization": model.quantization,
             "adapters": [] if config.lora_config is None else [{"name": "lora", "config": str(config.lora_config)}],
             "patched": _patched(workers, repaired),
+            "aligned": _aligned(workers),
             "chat_template": hashlib.sha256(str(template).encode()).hexdigest() if template else None,
             "tokenizer_size": len(tokenizer) if tokenizer is not None else None,
             "vocab_size": int(model.get_vocab_size()),
@@ -169,7 +184,16 @@ def _patched(workers: list[dict[str, Any]], repaired: list[str]) -> list[dict[st
     if any(worker["device"] == "cpu" and worker["model_runner"] == "CPUModelRunner" for worker in workers):
         why = "on a CPU vLLM can't rewind the generator of a seeded request between chunks of its prompt"
         found.append({"target": "CPUModelRunner._bookkeeping_sync", "why": why})
+    aligned = _aligned(workers) or {}
+    found += [{"target": target, "why": "aligned operators"} for target in aligned.get("replaced", ())]
     return found
+
+
+def _aligned(workers: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The facts of rank 0, with the ranks that differ from it, if any."""
+    first: dict[str, Any] | None = workers[0]["aligned"] if workers else None
+    others = [worker["rank"] for worker in workers if worker["aligned"] != first]
+    return {**(first or {}), "differing_ranks": others} if others else first
 
 
 def _plain(value: Any) -> Any:

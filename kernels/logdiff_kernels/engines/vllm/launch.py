@@ -10,7 +10,7 @@ from typing import Any
 
 from logdiff_kernels.engines.settings import Sampling
 from logdiff_kernels.engines.vllm.plugin import HOOKS, METHOD
-from logdiff_kernels.errors import EngineError, InputError
+from logdiff_kernels.errors import EngineError, InputError, RunnerError
 from logdiff_kernels.protocol import Request
 
 PLUGIN = "logdiff"
@@ -54,6 +54,7 @@ def start(request: Request) -> Started:
     Raises:
         InputError: a model folder that can't hold a model.
         EngineError: vLLM's own refusal, in its words.
+        UnsupportedError: the engine is asked to be aligned and has a part that no aligned operator covers.
     """
     model = str(request.model)
     if "model" in request.args:
@@ -79,7 +80,8 @@ def start(request: Request) -> Started:
 
         register()
         llm = LLM(**arguments)
-    except (InputError, EngineError):
+    except RunnerError as error:
+        error.fatal = True
         raise
     except Exception as error:
         raise _refusal(error, arguments) from error

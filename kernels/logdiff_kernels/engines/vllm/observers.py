@@ -164,11 +164,13 @@ class Observers:
         import torch
         from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
+        stock = self._runner.sampler.compute_logprobs
+
         def compute_logprobs(logits: Any) -> Any:
             scaled = logits.to(torch.float32) / torch.tensor(temperature, dtype=torch.float32, device=logits.device)
             rows = len(scaled)
             k = torch.full((rows,), top_k, dtype=torch.int64, device=logits.device) if top_k > 0 else None
             p = torch.full((rows,), top_p, dtype=torch.float32, device=logits.device) if top_p < 1.0 else None
-            return apply_top_k_top_p(scaled, k, p).log_softmax(dim=-1, dtype=torch.float32)
+            return stock(apply_top_k_top_p(scaled, k, p))
 
         self._replace(self._runner.sampler, "compute_logprobs", compute_logprobs)

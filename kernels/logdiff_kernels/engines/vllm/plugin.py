@@ -15,14 +15,21 @@ METHOD = "logdiff_call"
 
 
 def register() -> None:
-    """Import the run's `modules` and, for a logdiff run, add `logdiff_call` to vLLM's workers. May be called often.
+    """Import the run's `modules`, align vLLM's operators if an overlay says so, and, for a logdiff run, add
+    `logdiff_call` to vLLM's workers. May be called often.
 
     Raises:
-        InputError: a module that fails on import; vLLM then does not start.
+        InputError: a module that fails on import, an overlay that can't be read; vLLM then does not start.
     """
+    from logdiff_kernels import align
     from logdiff_kernels.modules import load_from_environment
 
     load_from_environment()
+    spec = align.from_environment("rollout")
+    if spec is not None:
+        from logdiff_kernels.engines.vllm.align import apply
+
+        apply(spec)
     if os.environ.get(HOOKS) == "1":
         from vllm.v1.worker.worker_base import WorkerBase
 

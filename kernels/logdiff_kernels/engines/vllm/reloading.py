@@ -10,6 +10,8 @@ each layer once it is complete and copies the result into the old memory. On a C
 
 `prepare` and `finish` make up for them with the engine's own first-load code, and name what they touched. Experts that
 the reload never reached (GPT-OSS loads them past the `weight_loader`s too) are an error: the engine must start again.
+Aligned layers keep their weights as they were loaded, so there only the last of these three is left, and such experts
+are loaded again.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 
 import torch
 
+from logdiff_kernels.engines.vllm import align
 from logdiff_kernels.errors import EngineError
 
 
@@ -59,7 +62,9 @@ def finish(worker: Any, folder: str, shapes: dict[str, list[int]]) -> list[str]:
 
     model: Any = worker.model_runner.get_model()
     touched = []
-    unloaded = [name for name, module in model.named_modules() if _without_kernel(module)]
+    spec = align.active()
+    unpacked = spec is not None and "moe" in spec  # aligned experts have no kernel and need none
+    unloaded = [] if unpacked else [name for name, module in model.named_modules() if _without_kernel(module)]
     if unloaded:
         raise EngineError(
             "vLLM's reload_weights did not load the experts of this model",
@@ -74,6 +79,8 @@ def finish(worker: Any, folder: str, shapes: dict[str, list[int]]) -> list[str]:
                 head.quant_method.process_weights_after_loading(head)
                 touched.append(name)
         lost = _lost(model, folder, shapes)
+        if unpacked:
+            lost |= _lost_experts(model, folder, shapes)
         if lost:
             model.load_weights(iter(lost.items()))
     return touched + sorted(lost)
@@ -113,6 +120,16 @@ def _lost(model: Any, folder: str, shapes: dict[str, list[int]]) -> dict[str, to
         if local.shape == memory.shape and not torch.equal(local.to(memory.dtype).to(memory.device), memory):
             lost[name] = tensor
     return lost
+
+
+def _lost_experts(model: Any, folder: str, shapes: dict[str, list[int]]) -> dict[str, torch.Tensor]:
+    """Checkpoint tensors of expert layers that load them past the `weight_loader`s that the reload watches."""
+    from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
+
+    kinds = {type(module) for module in model.modules() if isinstance(module, RoutedExperts)}
+    if all(kind.weight_loader is RoutedExperts.weight_loader for kind in kinds):
+        return {}
+    return dict(_tensors(folder, {name for name in shapes if ".experts." in name}))
 
 
 def _tensors(folder: str, names: set[str]) -> Any:

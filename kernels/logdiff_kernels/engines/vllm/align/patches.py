@@ -1,0 +1,43 @@
+"""Replaced attributes of vLLM's classes and modules, with what stood there before."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+_ABSENT = object()
+
+
+class Patches:
+    """Process-wide replacements; `restore` puts every one back exactly, inherited attributes included."""
+
+    def __init__(self) -> None:
+        self._saved: list[tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Replace `owner.name`, a class's or module's attribute."""
+        self._saved.append((owner, name, vars(owner).get(name, _ABSENT)))
+        setattr(owner, name, value)
+
+    def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Replace the function `owner.name` by `make(function)`; its name and signature stay."""
+        previous = getattr(owner, name)
+        self.set(owner, name, functools.wraps(previous)(make(previous)))
+
+    def restore(self) -> None:
+        """Put everything back, the last replacement first. May be called twice."""
+        while self._saved:
+            owner, name, previous = self._saved.pop()
+            if previous is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, previous)
+
+    def targets(self) -> list[str]:
+        """`module.Class.attribute` of everything that is replaced."""
+        found = []
+        for owner, name, _ in self._saved:
+            whole = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
+            found.append(f"{whole}.{name}")
+        return sorted(set(found))
