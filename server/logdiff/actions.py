@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from logdiff.errors import CaseError, InputError
+from logdiff.errors import CaseError, EngineError, EvidenceError, InputError
 
 if TYPE_CHECKING:
     from logdiff.case import Case
@@ -247,19 +247,41 @@ def run(
     case: str | Path | None = None,
     floor: Literal["brief", "quick", "full"] | None = "quick",
     fail_above: str | None = None,
+    align: str | None = None,
+    tokens: PathLike | None = None,
     on_progress: OnProgress | None = None,
 ) -> Done:
-    """Capture both sides of a run file live, and measure (`logdiff-measure/1`)."""
+    """Capture both sides of a run file live, and measure (`logdiff-measure/1`).
+
+    Args:
+        run_file: what to compare.
+        case: folder of the evidence.
+        floor: how each side is compared with itself; None: not.
+        fail_above: limits, as `measure` takes them.
+        align: operators to run aligned ("all" or names with commas), in place of the run file's `align.ops`.
+        tokens: an earlier case whose tokens are scored again, in place of the run file's `align.tokens`.
+        on_progress: takes progress.
+    """
     from logdiff.live import load_run_file
     from logdiff.live import run as run_live
     from logdiff.measure import parse_fail_above
 
     limits = parse_fail_above(fail_above) if fail_above is not None else None
     loaded = load_run_file(Path(run_file))
+    changes: dict[str, Any] = {} if align is None else {"ops": _names(align)}
+    if tokens is not None:
+        changes["tokens"] = str(Path(tokens).absolute())
+    if changes:
+        loaded = loaded.with_align(**changes)
     with run_live(loaded, case, floor=floor, name=_stem(run_file), on_progress=on_progress) as made:
         data = made.read_result("measure")
     found = _measurement(data)
     return Done(_result(found, made, limits), found.exit_code(limits))
+
+
+def _names(text: str) -> str | list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    return "all" if names == ["all"] else names
 
 
 def _measurement(data: dict[str, Any]) -> Measurement:
@@ -290,14 +312,14 @@ def demo(
     say: Callable[[str], None] = lambda text: None,
     on_progress: OnProgress | None = None,
 ) -> Done:
-    """Run rollout against Transformers on small models, measure with a quick floor, and report (`logdiff-demo/1`).
+    """Run rollout against Transformers on small models, stock and then aligned on the same tokens (`logdiff-demo/1`).
 
     Args:
         prompts: file of chat prompts, one per line, for the model with trained weights; the others get random ids.
         model: key of `DEMO_MODELS`.
         rollout: engine that samples; where vLLM can't be imported `say` is told and `transformers-generate` is used.
         report_file: where the HTML goes.
-        case: folder of the evidence.
+        case: folder of the stock evidence; that of the aligned one has `-aligned` after its name.
         python: interpreter of both sides.
         say: takes one line of news.
         on_progress: takes progress.
@@ -312,8 +334,18 @@ def demo(
     name = f"demo-{model}"
     with run_live(loaded, case, floor="brief", on_progress=on_progress, name=name, kind="demo") as made:
         stock = _result(_measurement(made.read_result("measure")), made, None)
-    written = report(case=made.path, output=report_file).data["report"]
-    data = {"model": model, "rollout": rollout, "stock": stock, "aligned": None, "report": written}
+    data: dict[str, Any] = {"model": model, "rollout": rollout, "stock": stock, "aligned": None, "report": ""}
+    again = loaded.with_align(ops="all", tokens=str(made.path))
+    beside = made.path.with_name(f"{made.path.name}-aligned")
+    try:
+        with run_live(again, beside, on_progress=on_progress, name=f"{name}-aligned", kind="demo") as after:
+            data["aligned"] = _result(_measurement(after.read_result("measure")), after, None)
+    except (EngineError, EvidenceError) as error:
+        say(f"The aligned engines could not be measured: {error.message}. {error.hint}".rstrip())
+        data["unavailable"] = {"aligned": error.message}
+        data["report"] = report(case=made.path, output=report_file).data["report"]
+    else:
+        data["report"] = report(case=after.path, output=report_file, before=made.path).data["report"]
     return Done({"format": "logdiff-demo/1", **data})
 
 

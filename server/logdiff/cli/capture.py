@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Optional
 
 import typer
 
@@ -29,7 +29,7 @@ def demo(
     python: options.Python = None,
     as_json: options.Json = False,
 ) -> None:
-    """See it on real engines: rollout against Transformers on eight prompts, a table and a report."""
+    """See it on real engines: rollout against Transformers, stock and then aligned on the same tokens."""
     from logdiff import actions
     from logdiff.cli.tables import demo_table
 
@@ -59,6 +59,14 @@ def run(
         Literal["none", "brief", "quick", "full"],
         typer.Option(help="How each side is compared with itself: not, in a few shapes, in all, or restarted too."),
     ] = "quick",
+    align: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="OPS", help="Run these operators aligned: all, or names with commas (over align.ops)."),
+    ] = None,
+    tokens: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="CASE", help="Take the tokens of an earlier case, do not sample (over align.tokens)."),
+    ] = None,
     case: options.CaseDir = None,
     fail_above: options.FailAbove = None,
     as_json: options.Json = False,
@@ -74,6 +82,8 @@ def run(
             case=case,
             floor=None if floor == "none" else floor,
             fail_above=fail_above,
+            align=align,
+            tokens=tokens,
             on_progress=view,
         )
     if out.as_json:

@@ -47,9 +47,16 @@ def demo_table(data: dict[str, Any]) -> list[Any]:
         table,
         *_absent(named[0][1]),
         *_floor(named[0][1]),
-        f"case:   {named[0][1]['case']}",
+        *(_proof(data["aligned"]) if data.get("aligned") else []),
+        *(f"case:   {result['case']}" + (f" ({name})" if several else "") for name, result in named),
         f"report: {data['report']}",
     ]
+
+
+def _proof(aligned: dict[str, Any]) -> list[str]:
+    block = aligned["measure"]
+    tokens, different = int(block["tokens"]), int(block["mismatched_tokens"])
+    return [f"aligned: {different:,} of {tokens:,} tokens differ in any bit between rollout and train"]
 
 
 def triangle(results: list[tuple[str, dict[str, Any]]], title: str | None = None) -> Table:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from logdiff.errors import EngineError, EvidenceError
-from logdiff.live.layout import PROMPTS, generated, rescored, scored
+from logdiff.live.layout import PROMPTS, TOKENS, generated, rescored, scored
 from logdiff.live.prompts import random_prompts, sample_ids, text_prompts, token_id_prompts
 from logdiff.live.session import Outcome, Session
+from logdiff.live.tokens import earlier_tokens
 
 MAX_TEXT_TOKENS = 200_000
 """Tokens whose texts are kept for reports."""
@@ -29,6 +30,8 @@ def capture_prompts(session: Session) -> Path:
     done = session.case.recorded_outputs("prompts")
     if done is not None:
         return path
+    if session.run.align.tokens is not None:
+        return _earlier_tokens(session, Path(session.run.align.tokens), path)
     folder = session.models["rollout"] or session.models["train"]
     assert folder is not None
     if prompts.text is not None:
@@ -54,22 +57,35 @@ def capture_prompts(session: Session) -> Path:
     return path
 
 
+def _earlier_tokens(session: Session, folder: Path, path: Path) -> Path:
+    """The tokens of an earlier case as this one's prompts and given responses."""
+    from logdiff.case.sequences import build_sequences, write_sequences
+
+    found = earlier_tokens(folder)
+    prompts = [found.prompt(i).tolist() for i in range(len(found.sample_ids))]
+    tokens = session.case.path / TOKENS
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_sequences(tokens, found)
+    write_sequences(path, build_sequences(found.sample_ids, prompts))
+    session.case.record_outputs("prompts", [path, tokens])
+    return path
+
+
 def capture_rollout(session: Session, step: int, prompts: Path) -> Outcome:
-    """Sample, describe and checksum the rollout side, then rescore.
+    """Sample (or decode the given tokens), describe and checksum the rollout side, then rescore.
 
     Returns:
         the outcome of the rescore: its file, or why there is none.
     """
     spec, sampling = session.spec("rollout"), session.run.sampling.request()
     key = f"step{step}/rollout"
+    source = prompts
+    task: dict[str, Any] = {"task": "generate", "input": str(prompts), "sampling": sampling}
+    if session.run.align.tokens is not None:
+        source = session.case.path / TOKENS
+        task = {"task": "force", "input": str(source), "sampling": sampling, "batch": None, "order": "given"}
     output = session.do(
-        f"{key}/generate",
-        "rollout",
-        spec,
-        {"task": "generate", "input": str(prompts), "sampling": sampling},
-        output=generated(step),
-        inputs=[prompts],
-        step=step,
+        f"{key}/generate", "rollout", spec, task, output=generated(step), inputs=[source], step=step
     ).file
     _check_samples(output, prompts)
     describe(session, "rollout", step)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 PROMPTS = "captures/prompts.safetensors"
+TOKENS = "captures/tokens.safetensors"
+"""Prompts and responses of an earlier case, where the run scores those instead of sampling."""
 CHECKPOINTS = ".work"
 """Folder of checkpoints between steps: hidden, so that it is no evidence, and removed when the case is sealed."""
 

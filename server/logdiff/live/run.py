@@ -15,6 +15,7 @@ from logdiff.case import Case
 from logdiff.errors import CaseError, LogdiffError
 from logdiff.jsonio import dumps
 from logdiff.live import assemble, capture
+from logdiff.live.alignment import check_aligned, ignored_variable, sources_digest, write_overlay
 from logdiff.live.engine_tasks import build_model
 from logdiff.live.floor import (
     FloorCapture,
@@ -126,6 +127,10 @@ def _capture_and_measure(session: Session, floor: Level | None) -> None:
     captured = FloorCapture(floor) if floor is not None else None
     unavailable: dict[str, str] = {}
     session.tell("case", str(case.path))
+    ignored = ignored_variable(session.run)
+    if ignored is not None:
+        session.tell("align", ignored)
+    write_overlay(case, session.run)
     prompts = capture.capture_prompts(session)
     for step in range(steps):
         session.tell(f"step{step}", f"step {step + 1} of {steps}")
@@ -145,6 +150,7 @@ def _capture_and_measure(session: Session, floor: Level | None) -> None:
         capture_restarts(session, captured)
     session.tell("measure", "measuring")
     facts = assemble.facts(case.path, steps, unavailable)
+    check_aligned(session.run, facts.fingerprints)
     meta = assemble.meta(session, facts)
     case.write_meta(meta)
     with case.open_writer() as writer:
@@ -211,11 +217,15 @@ def _name(run_file: RunFile) -> str:
 
 
 def _digest(run_file: RunFile, models: dict[str, Path | None]) -> str:
-    """SHA-256 of what decides the captured numbers: the run, the model folders' state, this version."""
+    """SHA-256 of what decides the captured numbers: the run, the model folders' state, this version, and for an
+    aligned run the operators' sources."""
     folders = {}
     for side, folder in models.items():
         if folder is not None:
             stats = {p.name: p.stat() for p in sorted(folder.iterdir()) if p.is_file()}
             folders[side] = {name: [s.st_size, s.st_mtime_ns] for name, s in stats.items()}
-    parts = {"run": run_file.digest(), "models": folders, "logdiff": logdiff.__version__}
+    parts: dict[str, Any] = {"run": run_file.digest(), "models": folders, "logdiff": logdiff.__version__}
+    sources = sources_digest(run_file)
+    if sources is not None:
+        parts["aligned"] = sources
     return hashlib.sha256(dumps(parts).encode()).hexdigest()

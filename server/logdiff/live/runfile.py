@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from logdiff.errors import InputError
 from logdiff.jsonio import dumps
+from logdiff.live.tokens import tokens_digest
+from logdiff.target.alignment import parse_ops
 from logdiff.target.engine import EngineSpec
 from logdiff.target.redact import redacted
 
@@ -89,6 +91,29 @@ class Update(_Strict):
     seed: int = Field(default=0, ge=0)
 
 
+class Align(_Strict):
+    """Which operators run aligned on which side; `tokens`: an earlier case whose tokens are scored again, not sampled.
+
+    Without `ops` both engines stay native.
+    """
+
+    ops: Literal["all"] | list[str] | None = None
+    sides: list[Literal["rollout", "train"]] = Field(default=["rollout", "train"], min_length=1)
+    tokens: str | None = None
+
+    @field_validator("ops")
+    @classmethod
+    def _known(cls, ops: Literal["all"] | list[str] | None) -> list[str] | None:
+        try:
+            return None if ops is None else parse_ops(ops)
+        except InputError as error:
+            raise ValueError(f"{error.message}; {error.hint}") from None
+
+    def of(self, side: str) -> list[str]:
+        """Operators aligned on a side, in the contract's order; empty where it stays native."""
+        return list(self.ops or []) if side in self.sides else []
+
+
 class _Side(_Strict):
     args: dict[str, Any] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
@@ -124,7 +149,7 @@ class RunFile(_Strict):
     train: TrainSide
     steps: int = Field(default=1, ge=1, le=1000)
     update: Update = Field(default_factory=Update)
-    align: dict[str, Any] = Field(default_factory=dict)
+    align: Align = Field(default_factory=Align)
 
     _base: Path = PrivateAttr(default_factory=Path.cwd)
 
@@ -152,11 +177,17 @@ class RunFile(_Strict):
             run = cls.model_validate(data)
         except ValidationError as error:
             raise _input_error(error, source) from None
-        if run.align:
+        if run.align.of("rollout") and run.rollout.engine == "vllm-http":
             raise InputError(
-                "aligned operators are not part of this version",
-                value=f"align: {run.align}",
-                hint="remove `align` or leave it empty",
+                "the operators of a running server can't be switched from here",
+                value="align.sides: rollout",
+                hint="align.sides: [train]; start the server itself with the env.sh that `logdiff align apply` writes",
+            )
+        if run.align.tokens is not None and run.steps > 1:
+            raise InputError(
+                "given tokens are for one step: later steps sample with updated weights",
+                value=f"steps: {run.steps}",
+                hint="steps: 1, or no align.tokens",
             )
         if run.steps > 1 and run.rollout.engine == "vllm-http":
             raise InputError(
@@ -194,7 +225,9 @@ class RunFile(_Strict):
 
     def digest(self) -> str:
         """SHA-256 of everything that decides what is captured; named files count by content, not by path."""
-        data = self.model_dump()
+        data = self._dump()
+        if self.align.tokens is not None:
+            data["align"]["tokens"] = tokens_digest(Path(self.align.tokens))
         for key in ("token_ids", "text"):
             if data["prompts"][key] is not None:
                 data["prompts"][key] = _sha256(Path(data["prompts"][key]))
@@ -204,9 +237,25 @@ class RunFile(_Strict):
 
     def public(self) -> dict[str, Any]:
         """The run as the case keeps it: without the values of environment variables and of keys that name secrets."""
-        data: dict[str, Any] = redacted(self.model_dump())
+        data: dict[str, Any] = redacted(self._dump())
         for side in ("rollout", "train"):
             data[side]["env"] = sorted(data[side]["env"])
+        return data
+
+    def with_align(self, **changes: Any) -> RunFile:
+        """The same run with other `align` keys, checked; paths absolute or relative to the working directory.
+
+        Raises:
+            InputError: as for a run file.
+        """
+        data = {**self.model_dump(), "align": {**self.align.model_dump(), **changes}}
+        return RunFile.from_dict(data, source="align")
+
+    def _dump(self) -> dict[str, Any]:
+        """Plain data; `align` empty where both engines are native and sample for themselves."""
+        data = self.model_dump()
+        if self.align.ops is None:
+            data["align"] = {} if self.align.tokens is None else {"tokens": self.align.tokens}
         return data
 
     def _resolved(self, base: Path) -> RunFile:
@@ -238,10 +287,14 @@ class RunFile(_Strict):
                 "text": existing(self.prompts.text, "prompts.text"),
             }
         )
+        tokens = path(self.align.tokens)
+        if tokens is not None and not (Path(tokens) / "manifest.json").is_file():
+            raise InputError("align.tokens: no case folder", value=tokens, hint=f"paths are relative to {base}")
         run = self.model_copy(
             update={
                 "model": path(self.model),
                 "prompts": prompts,
+                "align": self.align.model_copy(update={"tokens": tokens}),
                 "rollout": side(self.rollout, "rollout"),
                 "train": side(self.train, "train"),
             }

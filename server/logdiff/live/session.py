@@ -15,6 +15,7 @@ from logdiff.case import Case
 from logdiff.case.files import sha256_file
 from logdiff.errors import CancelledError, EngineError, InputError
 from logdiff.jsonio import dumps
+from logdiff.live.alignment import engine_spec
 from logdiff.live.layout import CHECKPOINTS, generated
 from logdiff.live.runfile import RunFile
 from logdiff.target import Engine, EngineSpec, OnProgress, Progress, Timeouts, UnsupportedError, start
@@ -86,7 +87,7 @@ class Session:
     def spec(self, side: str) -> EngineSpec:
         """The engine of a side on the folder that its model was resolved to."""
         folder = self.models[side]
-        return self.run.spec(side, str(folder) if folder is not None else None)
+        return engine_spec(self.run.spec(side, str(folder) if folder is not None else None), self.run, self.case.path)
 
     def do(
         self,

@@ -19,6 +19,7 @@ from logdiff.measure.gates import (
     Masks,
     Range,
     Vocabulary,
+    aligned_gate,
     bypass_gate,
     config_gate,
     coverage_gate,
@@ -67,12 +68,13 @@ class _Pass:
             pair.close()
 
     def gates(self, meta: PairMeta, facts: RunFacts, measured: dict[str, Any]) -> list[Gate]:
-        update = update_gate(facts)
+        update, aligned = update_gate(facts), aligned_gate(facts)
         return [
             *(g.result() for g in (self.ids, self.lengths, self.masks, self.duplicates, self.vocabulary)),
             weights_gate(facts),
             *([update] if update is not None else []),
             config_gate(meta, facts),
+            *([aligned] if aligned is not None else []),
             self.finite.result(),
             self.range.result(),
             coverage_gate(measured["tokens"], measured["missing"], self.given, self.excluded),

@@ -19,6 +19,7 @@ from logdiff.cli import app, capture
 from logdiff.cli.app import run
 from logdiff.cli.progress import ProgressView
 from logdiff.errors import EngineError, InputError
+from logdiff.target.alignment import OPERATORS
 from logdiff.target.engine import Progress
 
 HEADER = {"format": "logdiff-pair/1", "meta": {"model": "m"}}
@@ -285,16 +286,19 @@ def test_the_demo_prints_its_table_and_says_when_vllm_is_absent(
     assert found["format"] == "logdiff-demo/1"
     assert (found["model"], found["rollout"]) == ("smollm2", "transformers-generate")
     assert "it is not installed" in shown.err
-    assert found["aligned"] is None
-    assert found["stock"]["measure"]["tokens"] == 2
+    assert found["aligned"]["measure"]["tokens"] == found["stock"]["measure"]["tokens"] == 2
     assert found["report"] == str(tmp_path / "demo.html")
     run_file, options = asked[0]
     assert len(Path(run_file.prompts.text).read_text().splitlines()) == 8
     assert (options["floor"], options["kind"]) == ("brief", "demo")
+    again, options = asked[1]
+    assert again.align.of("rollout") == again.align.of("train") == list(OPERATORS)
+    assert again.align.tokens == str(tmp_path / "c"), "the aligned engines score the tokens of the stock case"
+    assert (options.get("floor"), options["kind"]) == (None, "demo")
     assert run(["demo", "--model", "moe", "--report", "demo.html"]) == 0
     assert "report: " in capfd.readouterr().out
-    assert asked[1][0].model == "builtin:qwen3-moe"
-    assert asked[1][0].prompts.random.count == 8
+    assert asked[2][0].model == asked[3][0].model == "builtin:qwen3-moe"
+    assert asked[2][0].prompts.random.count == 8
 
 
 def test_vllm_is_looked_for_in_the_interpreter_that_will_run_it(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Identity gates: what must hold before a number means anything."""
 
+from logdiff.measure.gates.alignment import aligned_differences, aligned_gate
 from logdiff.measure.gates.configuration import bypass_gate, config_gate
 from logdiff.measure.gates.gate import Exclusion, Gate, TokenGate
 from logdiff.measure.gates.identity import Duplicates, Ids, Lengths, Masks, Vocabulary
@@ -17,6 +18,8 @@ __all__ = [
     "Range",
     "TokenGate",
     "Vocabulary",
+    "aligned_differences",
+    "aligned_gate",
     "bypass_gate",
     "config_gate",
     "coverage_gate",

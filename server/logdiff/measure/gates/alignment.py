@@ -1,0 +1,58 @@
+"""Aligned operators on both sides: do they follow one definition?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from logdiff.measure.facts import RunFacts
+from logdiff.measure.gates.gate import Gate
+
+_SIDES = ("rollout", "train")
+
+
+def aligned_gate(facts: RunFacts) -> Gate | None:
+    """Compare the `aligned` blocks of both fingerprints; None where no side is aligned.
+
+    Fails where both are aligned to different things (contract, provider, binary, RoPE table). One aligned side is
+    no fault: the gate then says which.
+    """
+    blocks = {side: (facts.fingerprints.get(side) or {}).get("aligned") for side in _SIDES}
+    known = {side: block for side, block in blocks.items() if isinstance(block, dict)}
+    if not known:
+        return None
+    if len(known) == 1:
+        ((side, block),) = known.items()
+        other = "train" if side == "rollout" else "rollout"
+        return Gate("aligned", None, f"{_words(block)} on {side} alone; {other} is native", {"sides": [side]})
+    rollout, train = known["rollout"], known["train"]
+    faults = aligned_differences(rollout, train)
+    if faults:
+        return Gate("aligned", False, "both sides are aligned, but not to the same thing: " + "; ".join(faults))
+    text = f"{_words(rollout)} on both sides"
+    only = sorted(set(rollout.get("ops") or []) ^ set(train.get("ops") or []))
+    if only:
+        text += f"; on one side alone: {', '.join(only)}"
+    return Gate("aligned", True, text, {"sides": list(_SIDES)})
+
+
+def aligned_differences(rollout: dict[str, Any], train: dict[str, Any]) -> list[str]:
+    """Why two `aligned` blocks of fingerprints do not promise the same bits, one sentence each; empty when they do.
+
+    On CPUs every instruction set has the same bits, so the binary counts only where the instruction set is the same.
+    """
+    keys = ["contract", "provider", "rope"]
+    same_isa = rollout.get("isa") == train.get("isa")
+    if same_isa or not str(rollout.get("provider")).endswith("-cpu"):
+        keys.append("binary_hash")
+    faults = []
+    for key in keys:
+        left, right = rollout.get(key), train.get(key)
+        if left is not None and right is not None and left != right:
+            faults.append(f"{key.replace('_', ' ')} {left} on rollout, {right} on train")
+    return faults
+
+
+def _words(block: dict[str, Any]) -> str:
+    isa = f" ({block['isa']})" if block.get("isa") else ""
+    count = len(block.get("ops") or [])
+    return f"{count} operators to {block.get('contract')} by {block.get('provider')}{isa}"
