@@ -32,7 +32,7 @@ class Modes(str, Enum):
     both = "both"
 
 
-_DEFAULT = {field.name: field.default for field in fields(Settings)}
+_DEFAULT: dict[str, Any] = {field.name: field.default for field in fields(Settings)}
 
 
 def _option(name: str, help: str) -> Any:
@@ -54,9 +54,7 @@ def main(
     letter: Annotated[str, _option("letter", "reward: share of tokens with this letter")] = _DEFAULT["letter"],
     seed: Annotated[int, _option("seed", "of prompts and sampling")] = _DEFAULT["seed"],
     dtype: Annotated[str, _option("dtype", "bfloat16, float16 or float32")] = _DEFAULT["dtype"],
-    check_weights: Annotated[int, _option("check_weights", "checksums every so many steps")] = _DEFAULT[
-        "check_weights"
-    ],
+    check_weights: Annotated[int, _option("check_weights", "checksums every N steps")] = _DEFAULT["check_weights"],
     ops: Annotated[str, _option("ops", "operators that an aligned run aligns")] = _DEFAULT["ops"],
 ) -> None:
     """A small GRPO: Transformers learns, vLLM samples, weights are synced every step.
@@ -89,7 +87,7 @@ def main(
 def _run(settings: Settings, out: Path) -> None:
     from logdiff.errors import LogdiffError
 
-    from examples.true_on_policy.loop import NotOnPolicyError, run
+    from examples.true_on_policy.loop import EvidenceError, NotOnPolicyError, run
 
     status = 0
     with View(settings.mode, settings.steps) as view:
@@ -98,7 +96,7 @@ def _run(settings: Settings, out: Path) -> None:
         except NotOnPolicyError as error:
             view.say(f"not on-policy: {error}")
             status = 1
-        except LogdiffError as error:
+        except (LogdiffError, EvidenceError) as error:
             view.say(f"error: {error}")
             raise typer.Exit(2) from None
     files = {each: out / each / "metrics.jsonl" for each in ("stock", "aligned")}

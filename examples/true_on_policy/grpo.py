@@ -16,7 +16,8 @@ def advantages(rewards: Sequence[float], group: int) -> npt.NDArray[np.float32]:
     """
     table = np.asarray(rewards, dtype=np.float64).reshape(-1, group)
     centred = table - table.mean(axis=1, keepdims=True)
-    return (centred / (table.std(axis=1, keepdims=True) + 1e-4)).astype(np.float32).reshape(-1)
+    scaled: npt.NDArray[np.float32] = (centred / (table.std(axis=1, keepdims=True) + 1e-4)).astype(np.float32)
+    return scaled.reshape(-1)
 
 
 def objective(logp: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor, clip: float) -> torch.Tensor:

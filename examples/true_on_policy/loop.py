@@ -22,6 +22,10 @@ from examples.true_on_policy.trainer import Trainer
 Phase = Callable[[int, str], None]
 
 
+class EvidenceError(Exception):
+    """The two sides are not comparable: another mode than asked for, or other weights."""
+
+
 class NotOnPolicyError(AssertionError):
     """An aligned run in which the two sides differ somewhere."""
 
@@ -55,7 +59,7 @@ def run(settings: Settings, folder: Path, on_phase: Phase, on_step: Callable[[di
 
     Raises:
         NotOnPolicyError: an aligned run that is not exactly on-policy; the step's metrics are written first.
-        RuntimeError: the weights of the two sides differ after a sync.
+        EvidenceError: the rollout engine is not in the mode asked for; weights of the two sides differ after a sync.
     """
     from transformers import AutoTokenizer
 
@@ -71,7 +75,10 @@ def run(settings: Settings, folder: Path, on_phase: Phase, on_step: Callable[[di
     longest = max(len(ids) for batch in batches for ids in batch)
     on_phase(0, "starting vLLM")
     with Rollout(settings, folder, longest) as rollout, (folder / "metrics.jsonl").open("w") as stream:
-        (folder / "fingerprint.json").write_text(json.dumps(rollout.fingerprint(), indent=1), encoding="utf-8")
+        fingerprint = rollout.fingerprint()
+        (folder / "fingerprint.json").write_text(json.dumps(fingerprint, indent=1), encoding="utf-8")
+        if (settings.mode == "aligned") != bool(fingerprint.get("aligned")):
+            raise EvidenceError(f"a {settings.mode} run, but the rollout engine says {fingerprint.get('aligned')!r}")
         on_phase(0, "loading the trainer")
         trainer = Trainer(settings)
         for step, prompts in enumerate(batches):
@@ -120,7 +127,7 @@ def _step(
     if checked:
         wrong = unequal_weights(trainer.weights(), rollout.weights())
         if wrong:
-            raise RuntimeError(f"step {step}: {len(wrong)} tensors differ after the sync, the first is {wrong[0]}")
+            raise EvidenceError(f"step {step}: {len(wrong)} tensors differ after the sync, the first is {wrong[0]}")
     seconds = clock.done()
     return {
         "step": step,

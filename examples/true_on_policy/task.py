@@ -41,7 +41,7 @@ class Task:
         chosen: list[int] = []
         while len(chosen) < count:
             chosen += self._random.permutation(len(TOPICS)).tolist()
-        return [self._encode(f"Write one sentence about {TOPICS[i]}.") for i in chosen[:count]]
+        return [list(self._tokenizer.encode(f"A story about {TOPICS[i]}:")) for i in chosen[:count]]
 
     def reward(self, response: Sequence[int]) -> float:
         """Between 0 and 1; 0 for an empty response."""
@@ -51,13 +51,3 @@ class Task:
         if token not in self._has:
             self._has[token] = self._letter in self._tokenizer.decode([token]).lower()
         return self._has[token]
-
-    def _encode(self, text: str) -> list[int]:
-        tokenizer = self._tokenizer
-        if tokenizer.chat_template:
-            ids = tokenizer.apply_chat_template(
-                [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=True, return_dict=False
-            )
-        else:
-            ids = tokenizer.encode(text)
-        return [int(token) for token in ids]

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from logdiff_kernels import align
 
+from examples.true_on_policy import fp32_gradients
 from examples.true_on_policy.grpo import objective
 from examples.true_on_policy.rollout import Samples
 from examples.true_on_policy.settings import Settings
@@ -34,7 +35,9 @@ class Trainer:
 
     def __init__(self, settings: Settings) -> None:
         from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
 
+        logging.disable_progress_bar()
         self._settings = settings
         loader: Any = AutoModelForCausalLM
         self.model: Any = loader.from_pretrained(settings.model, dtype=getattr(torch, settings.dtype)).train()
@@ -43,6 +46,8 @@ class Trainer:
             from logdiff_kernels.engines.transformers.align import apply
 
             apply(self.model)
+        else:
+            fp32_gradients.apply(self.model)
         self._copies = [p for p in self.model.parameters() if p.requires_grad]
         self._masters = [p.detach().float().requires_grad_() for p in self._copies]
         self._optimizer = torch.optim.AdamW(self._masters, lr=settings.lr, weight_decay=0.0, foreach=False)
