@@ -1,0 +1,83 @@
+// Operands widened to fp32 in the layout that the register tile reads, and finished rows written back.
+#pragma once
+
+#include <cstdint>
+
+#include "simd.h"
+
+namespace ld::linear {
+
+// One operand seen as [out][k]; strides in elements, of any size.
+struct Operand {
+    const void* data;
+    int32_t dtype;
+    int64_t s_out, s_k;
+};
+
+template <class T> const typename T::type* at(const Operand& x, int64_t out, int64_t k) {
+    return static_cast<const typename T::type*>(x.data) + out * x.s_out + k * x.s_k;
+}
+
+// `n` adjacent values.
+template <class T> void widen(const typename T::type* from, int64_t n, float* to) {
+    int64_t i = 0;
+    for (; i + F::W <= n; i += F::W) load_as_f32<T>(from + i).store(to + i);
+    for (; i < n; ++i) to[i] = load_scalar<T>(from + i);
+}
+
+// to[rows][k]: the first k values of rows m0, m0 + 1, ...
+template <class T> void read_rows(const Operand& x, int64_t m0, int64_t rows, int64_t k, float* to) {
+    if (x.s_k == 1) {
+        for (int64_t m = 0; m < rows; ++m) widen<T>(at<T>(x, m0 + m, 0), k, to + m * k);
+        return;
+    }
+    for (int64_t m1 = 0; m1 < rows; m1 += 64)  // square-ish blocks, so that either stride meets a warm cache line
+        for (int64_t j = 0; j < k; ++j) {
+            const int64_t m2 = m1 + 64 < rows ? m1 + 64 : rows;
+            const auto* from = at<T>(x, m0, j);
+            for (int64_t m = m1; m < m2; ++m) to[m * k + j] = load_scalar<T>(from + m * x.s_out);
+        }
+}
+
+// to[depth][Width]: columns n0 .. n0 + columns, the others +0.
+template <class T, int Width>
+void read_columns(const Operand& x, int64_t n0, int columns, int64_t k0, int64_t depth, float* to) {
+    if (x.s_out == 1) {
+        for (int64_t j = 0; j < depth; ++j) {
+            const auto* from = at<T>(x, n0, k0 + j);
+            for (int v = 0; v < Width; v += F::W)
+                (columns - v >= F::W  ? load_as_f32<T>(from + v)
+                 : columns - v > 0 ? load_partial<T>(from + v, columns - v)
+                                   : F::zero())
+                    .store(to + j * Width + v);
+        }
+        return;
+    }
+    for (int n = 0; n < columns; ++n) {
+        const auto* from = at<T>(x, n0 + n, k0);
+        for (int64_t j = 0; j < depth; ++j) to[j * Width + n] = load_scalar<T>(from + j * x.s_k);
+    }
+    if (columns < Width)
+        for (int64_t j = 0; j < depth; ++j)
+            for (int n = columns; n < Width; ++n) to[j * Width + n] = 0.0f;
+}
+
+// sum = earlier + sum.
+inline void add(const float* earlier, float* sum, int64_t n) {
+    int64_t i = 0;
+    for (; i + F::W <= n; i += F::W) (F::load(earlier + i) + F::load(sum + i)).store(sum + i);
+    for (; i < n; ++i) sum[i] = earlier[i] + sum[i];
+}
+
+// One row's finished columns: + bias (null for none), one cast.
+template <class T, class B>
+void write_row(const float* sum, int columns, const typename B::type* bias, typename T::type* to) {
+    for (int n = 0; n < columns; n += F::W) {
+        const int count = columns - n;
+        F x = F::load(sum + n);
+        if (bias) x = x + load_upto<B>(bias + n, count);
+        store_upto<T>(to + n, x, count);
+    }
+}
+
+}  // namespace ld::linear

@@ -1,0 +1,131 @@
+"""Forward passes of the matrix products on plain tensors: arguments checked, then the CPU kernels."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from logdiff_kernels.contract.linear import row_leaves
+from logdiff_kernels.cpu import linear as cpu
+from logdiff_kernels.cpu.library import DTYPE_CODES as DTYPES
+from logdiff_kernels.errors import InputError, UnsupportedError
+
+
+def direct(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> bool:
+    """Whether the dispatcher is not needed: nothing wants a gradient and nothing is being traced."""
+    if torch.compiler.is_compiling() or type(x) is not torch.Tensor:
+        return False
+    if not torch.is_grad_enabled():
+        return not torch._C._len_torch_dispatch_stack()
+    if x.requires_grad or (weight is not None and weight.requires_grad) or (bias is not None and bias.requires_grad):
+        return False
+    return not torch._C._len_torch_dispatch_stack()
+
+
+def check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    """Raise when dtypes, devices or shapes don't fit: UnsupportedError, InputError."""
+    if (
+        x.is_cpu
+        and weight.is_cpu
+        and x.dtype in DTYPES
+        and weight.dtype in DTYPES
+        and x.dim() >= 1
+        and x.shape[-1] == weight.shape[-1]
+        and (bias is None or (bias.is_cpu and bias.dtype in DTYPES and bias.shape == weight.shape[:-1]))
+    ):
+        return
+    for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
+        if tensor is not None and (not tensor.is_cpu or tensor.dtype not in DTYPES):
+            raise UnsupportedError(
+                f"aligned linear: {name} is {tensor.dtype} on {tensor.device}",
+                value=str(tensor.dtype),
+                hint="bfloat16, float16 or float32 on the CPU; quantised and LoRA layers are not covered",
+            )
+    raise InputError(
+        "aligned linear: shapes don't fit",
+        value=[tuple(t.shape) for t in (x, weight, bias) if t is not None],
+        hint="x [..., K], weight [N, K], bias [N]",
+    )
+
+
+def flat(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, plan: int, count: int
+) -> torch.Tensor:
+    """One product on x [..., K] by a plan of the sum over k."""
+    if x.dim() == 2:
+        return cpu.matmul(x, weight, bias, dtype, plan, count)
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    return cpu.matmul(rows, weight, bias, dtype, plan, count).view(*x.shape[:-1], weight.shape[0])
+
+
+def linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out_dtype: torch.dtype | None, row: bool
+) -> torch.Tensor:
+    """`linear` or `linear_row` of the contract."""
+    check(x, weight, bias)
+    if weight.dim() != 2:
+        raise InputError("aligned linear: weight is [N, K]", value=tuple(weight.shape))
+    dtype = x.dtype if out_dtype is None else out_dtype
+    if row:
+        return flat(x, weight, bias, dtype, cpu.TREE, row_leaves(x.shape[-1]))
+    return flat(x, weight, bias, dtype, cpu.SINGLE, 1)
+
+
+def tree_combine(partials: torch.Tensor, bias: torch.Tensor | None, out_dtype: torch.dtype) -> torch.Tensor:
+    """T(t) over partials [t, ..., N], bias, one cast."""
+    if not partials.is_cpu or partials.dtype != torch.float32 or out_dtype not in DTYPES:
+        raise UnsupportedError(
+            f"tree_combine: partials are {partials.dtype} on {partials.device}, out {out_dtype}",
+            value=str(partials.dtype),
+            hint="fp32 partials on the CPU; bfloat16, float16 or float32 out",
+        )
+    count = partials.shape[0] if partials.dim() >= 2 else 0
+    if count < 1 or count & (count - 1) or count > 64:
+        raise UnsupportedError(
+            "tree_combine: the number of partials is no power of two up to 64", value=tuple(partials.shape)
+        )
+    n = partials.shape[-1]
+    if bias is not None and (bias.shape != (n,) or bias.dtype not in DTYPES or not bias.is_cpu):
+        raise InputError("tree_combine: bias is one value per column", value=tuple(bias.shape))
+    flat = partials.reshape(count, math.prod(partials.shape[1:-1]), n)
+    return cpu.tree_combine(flat, bias, out_dtype).view(partials.shape[1:])
+
+
+def grouped_linear(
+    x: torch.Tensor,
+    offsets: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    row: bool,
+    out_dtype: torch.dtype | None,
+) -> torch.Tensor:
+    """`linear` or `linear_row` per group of rows."""
+    check(x, weight, bias)
+    if x.dim() != 2 or weight.dim() != 3 or offsets.shape != (weight.shape[0] + 1,):
+        raise InputError(
+            "grouped_linear: shapes don't fit",
+            value=[tuple(x.shape), tuple(offsets.shape), tuple(weight.shape)],
+            hint="x [R, K], offsets [E+1], weight [E, N, K]",
+        )
+    offsets = group_offsets(offsets, x.shape[0])
+    plan, count = (cpu.TREE, row_leaves(x.shape[1])) if row else (cpu.SINGLE, 1)
+    return cpu.grouped_matmul(x, offsets, weight, bias, x.dtype if out_dtype is None else out_dtype, plan, count)
+
+
+def group_offsets(offsets: torch.Tensor, rows: int) -> torch.Tensor:
+    """The offsets as checked int64, from 0 to `rows`."""
+    offsets = offsets.to(device="cpu", dtype=torch.int64).contiguous()
+    if int(offsets[0]) != 0 or int(offsets[-1]) != rows:
+        raise InputError(f"grouped_linear: offsets don't run from 0 to the {rows} rows", value=offsets.tolist()[:8])
+    return offsets
+
+
+def lm_head(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: float, softcap: float
+) -> torch.Tensor:
+    """Logits, scaled and capped."""
+    logits = linear(x, weight, bias, torch.float32, False)
+    if scale != 1.0 or softcap != 0.0:
+        cpu.scale_cap_(logits, scale, softcap)
+    return logits
