@@ -276,9 +276,9 @@ def _with_headers(source: Path) -> Iterator[str]:
 def _call(argv: list[str]) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise UnsupportedError(
-            "the CPU kernels could not be compiled", value=" ".join(argv[-3:]), hint=done.stderr.strip()[-4000:]
-        )
+        words = done.stderr.strip()
+        error = next((line for line in words.splitlines() if "error" in line), words[:200])
+        raise UnsupportedError(f"the CPU kernels could not be compiled: {error}", value=argv[-3:], hint=words[-4000:])
 
 
 @contextlib.contextmanager

@@ -35,7 +35,8 @@ inline F exp1(F x) { return exp1_of(x); }
 inline float exp1(float x) { return exp1_of(x); }
 
 // x = m 2^k with m in [sqrt(1/2), sqrt(2)), f = m - 1, s = f / (2 + f):
-// ln x = k ln2 + f - (f^2/2 - s (f^2/2 + R(s^2))), R the even part of atanh's series, fitted on that range.
+// ln x = k ln2 + f - (f^2/2 - s (f^2/2 + R(s^2))), s R(s^2) + 2 s = ln((1 + s) / (1 - s)),
+// R fitted at the four Chebyshev points of that range.
 inline float ln1(float x) {
     if (x != x) return x + x;
     if (x == 0.0f) return -__builtin_inff();
@@ -52,10 +53,10 @@ inline float ln1(float x) {
     const float f = m - 1.0f;
     const float s = f / (2.0f + f);
     const float z = s * s;
-    float r = 0.24279078841f;
-    r = r * z + 0.28498786688f;
-    r = r * z + 0.40000972152f;
-    r = r * z + 0.66666662693f;
+    float r = 0.2333046794f;
+    r = r * z + 0.2855082154f;
+    r = r * z + 0.4000012279f;
+    r = r * z + 0.6666666865f;
     r = r * z;
     const float half = (f * f) * 0.5f;
     const float rest = s * (half + r) + k * -2.12194440e-4f;
