@@ -19,3 +19,21 @@ ROW_LEAVES = 8
 
 LOGPROB_LEAVES = 8
 """Leaves of the vocabulary in `logprob`."""
+
+OPERATORS = (
+    "linear",
+    "linear_row",
+    "rms_norm",
+    "add_rms_norm",
+    "rope",
+    "swiglu",
+    "attention",
+    "router",
+    "moe",
+    "embedding",
+    "lm_head",
+    "logprob",
+    "all_reduce",
+    "reduce_scatter",
+)
+"""Every operator, in the contract's order."""

@@ -66,6 +66,12 @@ def function(name: str, argtypes: Sequence[Any], restype: Any = ctypes.c_int, is
     return found
 
 
+def pool() -> str:
+    """Whose threads the kernels run on: `gomp` (the OpenMP runtime of the process) or `threads` (their own)."""
+    name: bytes = function("ld_pool", [], ctypes.c_char_p)()
+    return name.decode()
+
+
 def check(name: str, status: int) -> None:
     """Raise what a kernel's return code means; 0 passes.
 
