@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cache
+from typing import Any
 
 import torch
 
@@ -16,10 +18,13 @@ class _Arguments(ctypes.Structure):
     """`ld_attention_args` of csrc/attention.h."""
 
     _fields_ = [
-        *[(name, _POINTER) for name in "q k v out lse sinks q_start k_start k_len block_table".split()],
-        *[(name, _INT64) for name in "batch heads kv_heads dim dim_v".split()],
-        *[(name, _INT64) for name in "q_row q_head k_row k_head v_row v_head out_row out_head".split()],
-        *[(name, _INT64) for name in "k_block v_block block_size table_row window".split()],
+        *[
+            (name, _POINTER)
+            for name in ("q", "k", "v", "out", "lse", "sinks", "q_start", "k_start", "k_len", "block_table")
+        ],
+        *[(name, _INT64) for name in ("batch", "heads", "kv_heads", "dim", "dim_v", "q_rows", "k_rows")],
+        *[(name, _INT64) for name in ("q_row", "q_head", "k_row", "k_head", "v_row", "v_head", "out_row", "out_head")],
+        *[(name, _INT64) for name in ("k_block", "v_block", "block_size", "table_row", "window")],
         ("scale", _FLOAT),
         ("softcap", _FLOAT),
         ("dtype", _INT32),
@@ -31,8 +36,8 @@ class _GradArguments(ctypes.Structure):
     """`ld_attention_grad_args` of csrc/attention.h."""
 
     _fields_ = [
-        *[(name, _POINTER) for name in "dout dq dk dv dsinks".split()],
-        *[(name, _INT64) for name in "rows key_rows dout_row dout_head".split()],
+        *[(name, _POINTER) for name in ("dout", "dq", "dk", "dv", "dsinks")],
+        *[(name, _INT64) for name in ("rows", "key_rows", "dout_row", "dout_head")],
     ]
 
 
@@ -40,15 +45,10 @@ def _dense_rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
 
 
-def _starts(cu: torch.Tensor, rows: int, name: str) -> torch.Tensor:
-    """`cu` as checked int64: from 0 to at most `rows`, never falling."""
+def _starts(cu: torch.Tensor, name: str) -> torch.Tensor:
     if cu.dim() != 1 or cu.numel() < 1 or cu.is_floating_point():
-        raise InputError(f"{name} is a vector of batch + 1 integers", value=tuple(cu.shape))
-    cu = cu.to(torch.int64).contiguous()
-    listed = cu.tolist()
-    if listed[0] != 0 or listed[-1] > rows or any(a > b for a, b in zip(listed, listed[1:], strict=False)):
-        raise InputError(f"{name} does not run from 0 upwards to at most {rows} rows", value=listed)
-    return cu
+        raise InputError(f"attention: {name} is a vector of batch + 1 integers", value=tuple(cu.shape))
+    return cu.to(torch.int64).contiguous()
 
 
 def _check_common(
@@ -123,6 +123,7 @@ class _Call:
         a.sinks, a.q_start, a.k_len = _pointer(sinks), cu_q.data_ptr(), k_len.data_ptr()
         a.batch, a.heads, a.kv_heads = cu_q.numel() - 1, q.shape[1], k.shape[-2]
         a.dim, a.dim_v = q.shape[2], v.shape[-1]
+        a.q_rows, a.k_rows = q.shape[0], k.shape[0]
         a.q_row, a.q_head = q.stride(0), q.stride(1)
         a.k_row, a.k_head = k.stride(-3), k.stride(-2)
         a.v_row, a.v_head = v.stride(-3), v.stride(-2)
@@ -136,11 +137,27 @@ class _Call:
         return x.data_ptr()
 
     def run(self) -> None:
-        _run("ld_attention", [ctypes.c_void_p], ctypes.addressof(self.arguments))
+        _run("ld_attention", self.arguments)
 
 
-def _run(name: str, argtypes: list[object], *args: int) -> None:
-    check(function(name, argtypes)(*args), name)
+_REFUSED = {
+    -11: "cu_q does not run from 0 upwards to at most the rows of q",
+    -12: "cu_k does not run from 0 upwards to at most the rows of k and v",
+    -13: "a sequence is longer than its row of the block table",
+    -14: "the block table names a block that the cache doesn't have",
+}
+
+
+@cache
+def _function(name: str, pointers: int) -> Any:
+    return function(name, [_POINTER] * pointers)
+
+
+def _run(name: str, *records: ctypes.Structure) -> None:
+    status = _function(name, len(records))(*map(ctypes.addressof, records))
+    if status in _REFUSED:
+        raise InputError(f"attention: {_REFUSED[status]}", value=name)
+    check(name, status)
 
 
 def _packed(
@@ -157,14 +174,13 @@ def _packed(
     sinks: torch.Tensor | None,
 ) -> _Call:
     k, v = _dense_rows(k), _dense_rows(v)
-    starts_q = _starts(cu_q, q.shape[0], "cu_q")
-    starts_k = starts_q if cu_k is None else _starts(cu_k, k.shape[0], "cu_k")
+    starts_q = _starts(cu_q, "cu_q")
+    starts_k = starts_q if cu_k is None else _starts(cu_k, "cu_k")
     if starts_k.numel() != starts_q.numel():
         raise InputError("cu_k has another number of sequences than cu_q", value=(starts_k.numel(), starts_q.numel()))
-    if int(starts_k[-1]) > min(k.shape[0], v.shape[0]):
-        raise InputError("cu_k reaches beyond the rows of k or v", value=(int(starts_k[-1]), k.shape[0], v.shape[0]))
     call = _Call(q, k, v, out, starts_q, starts_k.diff(), scale, causal, window, softcap, sinks)
     call.arguments.k_start = call.keep(starts_k)
+    call.arguments.k_rows = min(k.shape[0], v.shape[0])
     return call
 
 
@@ -233,7 +249,7 @@ def paged_attention(
             value=(tuple(k_cache.shape), tuple(v_cache.shape)),
         )
     _check_common(q, k_cache, v_cache, sinks, window, softcap)
-    starts = _starts(cu_q, q.shape[0], "cu_q")
+    starts = _starts(cu_q, "cu_q")
     batch, block = starts.numel() - 1, k_cache.shape[1]
     if seq_lens.dim() != 1 or seq_lens.numel() < batch or block_table.dim() != 2 or block_table.shape[0] < batch:
         raise InputError(
@@ -244,34 +260,16 @@ def paged_attention(
     table = block_table if block_table.dtype == torch.int32 else block_table.to(torch.int32)
     if table.stride(-1) != 1:
         table = table.contiguous()
-    _check_pages(lengths, table, block, k_cache.shape[0])
     given = out is not None
     out = _new_out(q, v_cache.shape[-1], out)
     call = _Call(q, k_cache, v_cache, out, starts, lengths, scale, causal, window, softcap, sinks)
     a = call.arguments
-    a.block_table, a.table_row = call.keep(table), table.stride(0)
+    a.block_table, a.table_row = call.keep(table), table.stride(0) if batch > 1 else table.shape[1]
     a.k_block, a.v_block, a.block_size = k_cache.stride(0), v_cache.stride(0), block
     call.run()
     if not given:
         _clear_tail(out, int(starts[-1]))
     return out
-
-
-def _check_pages(lengths: torch.Tensor, table: torch.Tensor, block: int, blocks: int) -> None:
-    if lengths.numel() == 0:
-        return
-    low, high = lengths.aminmax()
-    if int(low) < 0 or int(high) > table.shape[1] * block:
-        raise InputError(
-            "paged_attention: a sequence is longer than its row of the block table",
-            value=(int(low), int(high), table.shape[1] * block),
-        )
-    used = (lengths + (block - 1)) // block
-    columns = torch.arange(int(used.max()))
-    pages = table[: lengths.numel(), : columns.numel()]
-    inside = (columns[None, :] >= used[:, None]) | ((pages >= 0) & (pages < blocks))
-    if not bool(inside.all()):
-        raise InputError("paged_attention: the block table names a block that the cache doesn't have", value=blocks)
 
 
 def attention_backward(
@@ -308,12 +306,7 @@ def attention_backward(
         dout_row=dout.stride(0),
         dout_head=dout.stride(1),
     )
-    _run(
-        "ld_attention_backward",
-        [ctypes.c_void_p, ctypes.c_void_p],
-        ctypes.addressof(call.arguments),
-        ctypes.addressof(g),
-    )
+    _run("ld_attention_backward", call.arguments, g)
     _clear_tail(dq, rows)
     _clear_tail(dk, key_rows)
     _clear_tail(dv, key_rows)
@@ -361,4 +354,4 @@ def store_kv(
             cache.stride(2),
             DTYPE_CODES[x.dtype],
         )
-        check(status, "ld_store_kv")
+        check("ld_store_kv", status)
