@@ -37,9 +37,11 @@ def apply(spec: AlignSpec) -> None:
         return
     from logdiff_kernels.engines.vllm.align import (
         activation,
+        arithmetic,
         attention,
         checks,
         collectives,
+        compiling,
         embedding,
         linear,
         lm_head,
@@ -53,7 +55,8 @@ def apply(spec: AlignSpec) -> None:
     patches = Patches()
     try:
         for part in (
-            checks, linear, collectives, norm, rope, activation, attention, router, moe, embedding, lm_head, logprob
+            checks, linear, collectives, norm, rope, activation, attention, router, moe, embedding, lm_head, logprob,
+            compiling, arithmetic,
         ):  # fmt: skip
             part.apply(patches, spec)
     except BaseException:

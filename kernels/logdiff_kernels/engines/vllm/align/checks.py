@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from logdiff_kernels.align import AlignSpec
-from logdiff_kernels.engines.vllm.align import moe, rope, router
+from logdiff_kernels.engines.vllm.align import compiling, moe, rope, router
 from logdiff_kernels.engines.vllm.align.linear import OPERATOR
 from logdiff_kernels.engines.vllm.align.patches import Patches
 from logdiff_kernels.errors import UnsupportedError
@@ -35,6 +35,7 @@ def apply(patches: Patches, spec: AlignSpec) -> None:
     def load(stock: Any) -> Any:
         def load_model(self: Any, vllm_config: Any, *arguments: Any, **named: Any) -> Any:
             check_engine(vllm_config, spec)
+            compiling.prepare(vllm_config)
             model = stock(self, vllm_config, *arguments, **named)
             prepare_model(model, vllm_config, spec)
             return model
