@@ -1,0 +1,53 @@
+"""When an operator may skip torch's dispatcher and go straight to its kernel, and what every row operator checks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from logdiff_kernels.cpu.library import DTYPE_CODES
+from logdiff_kernels.errors import InputError, UnsupportedError
+
+
+def direct(*tensors: Tensor | None) -> bool:
+    """Whether nothing needs a gradient, nothing is being traced and all are plain tensors."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return False
+    graph = torch.is_grad_enabled()
+    for x in tensors:
+        if x is not None:
+            if graph and x.requires_grad:
+                return False
+            if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
+                return False
+    return True
+
+
+def check_floats(name: str, *tensors: Tensor | None) -> None:
+    """Raise `UnsupportedError` unless all are fp32, bf16 or fp16 on the CPU."""
+    for x in tensors:
+        if x is not None and (x.dtype not in DTYPE_CODES or not x.is_cpu):
+            raise UnsupportedError(
+                f"aligned {name}: a tensor is {x.dtype} on {x.device}",
+                value=str(x.dtype),
+                hint="bfloat16, float16 or float32 on the CPU",
+            )
+
+
+def check_fp32(name: str, *tensors: Tensor | None) -> None:
+    """Raise `UnsupportedError` unless all are fp32 on the CPU."""
+    for x in tensors:
+        if x is not None and (x.dtype != torch.float32 or not x.is_cpu):
+            raise UnsupportedError(
+                f"aligned {name}: a tensor is {x.dtype} on {x.device}", value=str(x.dtype), hint="float32 on the CPU"
+            )
+
+
+def check_shapes(name: str, fits: bool, expected: str, *tensors: Tensor | None) -> None:
+    """Raise `InputError` with the shapes unless they fit."""
+    if not fits:
+        raise InputError(
+            f"aligned {name}: shapes don't fit",
+            value=[tuple(x.shape) for x in tensors if x is not None],
+            hint=expected,
+        )

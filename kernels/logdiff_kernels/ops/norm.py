@@ -1,0 +1,160 @@
+"""RMS norms: rms_norm, and add_rms_norm with the residual sum in front.
+
+Backward, with w' = offset + w in fp32, a = dy*w', c = R64(a*x): dx = rstd*(a - x*(((c*rstd)*rstd)/n)), one cast;
+dw: blocks of 512 rows in batch order, each from +0, added ascending, of dy*(x*rstd), one cast. So dw depends on batch
+order, never on threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from logdiff_kernels.cpu import norm as cpu
+from logdiff_kernels.ops.direct import check_floats, check_shapes, direct
+
+
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float, offset: float = 0.0) -> Tensor:
+    """`(x * rstd) * w` in fp32, one cast, with rstd = 1 / sqrt(R64(x*x)/n + eps).
+
+    Args:
+        x: [..., n] bf16, fp16 or fp32, any strides.
+        weight: [n] of any of these dtypes; None: no factor.
+        eps: rounded to fp32.
+        offset: 1.0 for models that scale by 1 + w.
+
+    Returns:
+        [..., n] like x.
+
+    Raises:
+        UnsupportedError: another dtype or device.
+        InputError: shapes that don't fit.
+    """
+    if direct(x, weight):
+        _check(x, weight, None)
+        return cpu.rms_norm(x, weight, eps, offset, False)[0]
+    return torch.ops.logdiff.rms_norm(x, weight, eps, offset)[0]  # type: ignore[no-any-return]
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, offset: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """(rms_norm(r), r) with r = x + residual in fp32, one cast: r is the new residual.
+
+    x and residual have one shape and dtype; the rest as in `rms_norm`.
+    """
+    if direct(x, residual, weight):
+        _check(x, weight, residual)
+        y, total, _ = cpu.add_rms_norm(x, residual, weight, eps, offset, False)
+        return y, total
+    y, total, _ = torch.ops.logdiff.add_rms_norm(x, residual, weight, eps, offset)
+    return y, total
+
+
+def _check(x: Tensor, weight: Tensor | None, residual: Tensor | None) -> None:
+    check_floats("rms_norm", x, weight, residual)
+    fits = x.dim() >= 1 and x.shape[-1] > 0 and (weight is None or weight.shape == x.shape[-1:])
+    if residual is not None:
+        fits = fits and residual.shape == x.shape and residual.dtype == x.dtype
+    check_shapes("rms_norm", fits, "x and residual [..., n] of one dtype, weight [n], n > 0", x, weight, residual)
+
+
+@torch.library.custom_op("logdiff::rms_norm", mutates_args=(), device_types="cpu")
+def _rms_norm(x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor, Tensor]:
+    _check(x, weight, None)
+    y, rstd = cpu.rms_norm(x, weight, eps, offset, True)
+    assert rstd is not None
+    return y, rstd
+
+
+@_rms_norm.register_fake
+def _(x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.numel() // x.shape[-1], dtype=torch.float32)
+
+
+@torch.library.custom_op("logdiff::add_rms_norm", mutates_args=(), device_types="cpu")
+def _add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, offset: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check(x, weight, residual)
+    y, total, rstd = cpu.add_rms_norm(x, residual, weight, eps, offset, True)
+    assert rstd is not None
+    return y, total, rstd
+
+
+@_add_rms_norm.register_fake
+def _(
+    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, offset: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows = x.numel() // x.shape[-1]
+    return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(rows, dtype=torch.float32)
+
+
+@torch.library.custom_op("logdiff::rms_norm_backward", mutates_args=(), device_types="cpu")
+def _rms_norm_backward(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    rstd: Tensor,
+    extra: Tensor | None,
+    offset: float,
+    need_x: bool,
+    need_weight: bool,
+) -> tuple[Tensor, Tensor]:
+    extra = None if extra is None else extra.to(x.dtype)
+    dx, dw = cpu.rms_norm_backward(dy.to(x.dtype), x, weight, rstd, extra, offset, need_x, need_weight)
+    return x.new_empty(0) if dx is None else dx, x.new_empty(0) if dw is None else dw
+
+
+@_rms_norm_backward.register_fake
+def _(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    rstd: Tensor,
+    extra: Tensor | None,
+    offset: float,
+    need_x: bool,
+    need_weight: bool,
+) -> tuple[Tensor, Tensor]:
+    dx = x.new_empty(x.shape if need_x else (0,))
+    dw = x.new_empty(0) if weight is None or not need_weight else weight.new_empty(weight.shape)
+    return dx, dw
+
+
+def _gradients(ctx: Any, dy: Tensor, extra: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    x, weight, rstd = ctx.saved_tensors
+    need_x, need_weight = ctx.need_x, ctx.need_weight
+    dx, dw = torch.ops.logdiff.rms_norm_backward(dy, x, weight, rstd, extra, ctx.offset, need_x, need_weight)
+    return dx if need_x else None, dw if need_weight else None
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, _, ctx.offset = inputs
+    ctx.need_x, ctx.need_weight = ctx.needs_input_grad[:2]
+    ctx.need_weight = ctx.need_weight and weight is not None
+    ctx.save_for_backward(x, weight, output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _backward(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    return *_gradients(ctx, dy, None), None, None
+
+
+def _add_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    _x, _residual, weight, _, ctx.offset = inputs
+    ctx.need_x = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+    ctx.need_weight = weight is not None and ctx.needs_input_grad[2]
+    ctx.save_for_backward(output[1], weight, output[2])
+    ctx.mark_non_differentiable(output[2])
+
+
+def _add_backward(ctx: Any, dy: Tensor, dtotal: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    dx, dw = _gradients(ctx, dy, dtotal)
+    return dx, dx, dw, None, None
+
+
+_rms_norm.register_autograd(_backward, setup_context=_setup)
+_add_rms_norm.register_autograd(_add_backward, setup_context=_add_setup)
