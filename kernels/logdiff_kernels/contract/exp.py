@@ -36,7 +36,7 @@ def exp1(x: NDArray[Any]) -> FloatArray:
         shifted = (y.view(np.uint32) + (n.astype(np.int32) << 23).view(np.uint32)).view(np.float32)
         shifted = np.where(x > OVERFLOW, np.float32(np.inf), shifted)
         shifted = np.where(x < UNDERFLOW, np.float32(0), shifted)
-        return np.where(np.isnan(x), x, shifted).astype(np.float32)
+        return np.asarray(np.where(np.isnan(x), x, shifted), np.float32)
 
 
 def sigmoid1(x: NDArray[Any]) -> FloatArray:
@@ -52,4 +52,4 @@ def tanh1(x: NDArray[Any]) -> FloatArray:
     one = np.float32(1)
     with np.errstate(all="ignore"):
         t = exp1(np.float32(-2) * np.abs(x))
-        return np.copysign((one - t) / (one + t), x).astype(np.float32)
+        return np.asarray(np.copysign((one - t) / (one + t), x), np.float32)
