@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cache
+import functools
 from typing import Any
 
 import torch
@@ -148,7 +148,7 @@ _REFUSED = {
 }
 
 
-@cache
+@functools.cache
 def _function(name: str, pointers: int) -> Any:
     return function(name, [_POINTER] * pointers)
 

@@ -11,9 +11,6 @@
 namespace ld {
 
 template <class T>
-using Stored = typename T::type;
-
-template <class T>
 inline float dot(const Stored<T>* x, const Stored<T>* y, int64_t n) {
   float sum = 0.f;
   for (int64_t d = 0; d < n; ++d) sum = std::fma(load_scalar<T>(x + d), load_scalar<T>(y + d), sum);
