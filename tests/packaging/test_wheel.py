@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.parser
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -25,8 +26,18 @@ def _run(*argv: str | Path, cwd: Path, env: dict[str, str] | None = None) -> sub
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pure wheel, as where no compiler is found."""
+    return _build(tmp_path_factory.mktemp("wheel"), "none")
+
+
+@pytest.fixture(scope="module")
+def compiled_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel with the CPU kernels of every instruction set."""
+    return _build(tmp_path_factory.mktemp("compiled-wheel"), "")
+
+
+def _build(work: Path, isas: str) -> Path:
     """Built from the tracked and new files alone, through the source distribution as an installer would."""
-    work = tmp_path_factory.mktemp("wheel")
     listed = _run("git", "ls-files", "-co", "--exclude-standard", cwd=ROOT).stdout.splitlines()
     source = work / "source"
     for name in listed:
@@ -34,7 +45,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target, follow_symlinks=False)
-    _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", work / "dist", source, cwd=work)
+    _run(
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        "--outdir",
+        work / "dist",
+        source,
+        cwd=work,
+        env={**os.environ, "LOGDIFF_WHEEL_ISAS": isas},
+    )
     (found,) = (work / "dist").glob("*.whl")
     return found
 
@@ -142,3 +163,28 @@ def test_editable_install_works_in_a_fresh_environment(tmp_path: Path) -> None:
     assert "measure" in done.stdout
     where = _run(tmp_path / "venv/bin/python", "-c", "import logdiff; print(logdiff.__file__)", cwd=tmp_path).stdout
     assert where.startswith(str(source))
+
+
+def test_wheel_without_a_compiler_is_pure(wheel: Path) -> None:
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+
+
+@pytest.mark.slow(seconds=240)
+def test_compiled_wheel_runs_its_kernels_without_a_compiler(compiled_wheel: Path, tmp_path: Path) -> None:
+    machine = platform.machine()
+    assert compiled_wheel.name.endswith(f"-py3-none-linux_{machine}.whl")
+    wanted = {"x86_64": {"generic", "avx2", "avx512", "avx512_bf16"}, "aarch64": {"generic", "neon"}}[machine]
+    with zipfile.ZipFile(compiled_wheel) as archive:
+        built = {Path(n).stem.removeprefix("liblogdiff_cpu_") for n in archive.namelist() if n.endswith(".so")}
+        assert built == wanted
+        archive.extractall(tmp_path / "site")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r});"
+        "from logdiff_kernels.cpu import library; found = library.loaded(); print(found.path, found.refused)"
+    )
+    env = {**os.environ, "CXX": "/no/such/compiler", "LOGDIFF_CACHE": str(tmp_path / "cache")}
+    done = _run(sys.executable, "-c", code, cwd=tmp_path, env=env)
+    assert done.stdout.startswith(str(tmp_path / "site"))
+    assert done.stdout.strip().endswith("()")
+    assert not (tmp_path / "cache").exists()

@@ -244,12 +244,16 @@ def compile_library(
         linked.replace(target)
 
 
-def build_prebuilt(folder: Path, compiler: Compiler) -> list[str]:
-    """Build every instruction set of this architecture into `folder` with a manifest; the names of those built."""
+def build_prebuilt(folder: Path, compiler: Compiler, only: Sequence[str] | None = None) -> list[str]:
+    """Build every instruction set of this architecture (or those in `only`) into `folder`, with a manifest.
+
+    Returns:
+        The names of those built. One that the compiler doesn't know is left out unless `only` names it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     built = []
-    for isa in ISAS:
-        if isa.machine in ("", machine()) and supports(compiler, isa):
+    for isa in ISAS if only is None else [isa_named(name) for name in only]:
+        if isa.machine in ("", machine()) and (only is not None or supports(compiler, isa)):
             # The C++ runtime is linked in: the wheel may run where that library is older.
             portable = ["-static-libgcc", "-static-libstdc++", "-Wl,--exclude-libs,ALL", "-Wl,-s"]
             compile_library(isa, folder / library_name(isa), compiler, link=portable)

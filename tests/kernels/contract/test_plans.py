@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from logdiff_kernels.contract import CHUNK, STEP, attention, logprob
 from logdiff_kernels.errors import UnsupportedError
 
