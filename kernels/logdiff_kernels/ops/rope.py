@@ -1,0 +1,137 @@
+"""RoPE: pairs of a head's elements turned by a position's angle, and the tables of a model for torch.
+
+Backward is the transposed rotation of dy, one cast: dx1 = dy1*c + dy2*s, dx2 = dy2*c - dy1*s. The tables have none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from logdiff_kernels.contract import rope as contract
+from logdiff_kernels.cpu import rope as cpu
+from logdiff_kernels.errors import UnsupportedError
+from logdiff_kernels.ops.direct import check_floats, check_fp32, check_shapes, direct
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, out: Tensor | None = None) -> Tensor:
+    """`x1*c - x2*s`, `x2*c + x1*s` for each pair, as Mul, Mul, Sub or Add in fp32, one cast.
+
+    Args:
+        x: [T, H, D] bf16, fp16 or fp32, any strides.
+        cos: [T, R/2] fp32, R <= D; elements of a head from R up are copied.
+        sin: as `cos`.
+        interleaved: pairs are elements 2i and 2i+1 instead of i and i + R/2.
+        out: where to write, x itself included; needs a unit stride on D and takes no gradient. None: a new tensor.
+
+    Returns:
+        [T, H, D] like x.
+
+    Raises:
+        UnsupportedError: another dtype or device, or `out` where a gradient is needed.
+        InputError: shapes that don't fit.
+    """
+    if direct(x, cos, sin):
+        _check(x, cos, sin)
+        if out is not None:
+            fits = out.shape == x.shape and out.dtype == x.dtype and (out.stride(2) == 1 or out.shape[2] == 1)
+            check_shapes("rope", fits, "out like x, its last dimension without gaps", x, out)
+        return cpu.rope(x, cos, sin, interleaved, False, out)
+    if out is not None:
+        raise UnsupportedError("aligned rope can't write to `out` where a gradient is needed or a graph is traced.")
+    return torch.ops.logdiff.rope(x, cos, sin, interleaved)  # type: ignore[no-any-return]
+
+
+class RopeTable:
+    """The table of one `RopeSpec`, kept and grown as positions come.
+
+    A row depends on its position alone, so growing changes no bit. One per process and spec: `rope_table(spec)`.
+    """
+
+    def __init__(self, spec: contract.RopeSpec) -> None:
+        self.spec = spec
+        half = spec.rotary_dim // 2
+        self._cos = torch.empty(0, half)
+        self._sin = torch.empty(0, half)
+
+    def rows(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine fp32 [T, R/2] of int positions [...], T their number.
+
+        Raises:
+            UnsupportedError: a position at or beyond the spec's limit.
+            InputError: a negative position.
+        """
+        flat = positions.reshape(-1).to(torch.int64)
+        if flat.numel():
+            low, high = (int(v) for v in flat.aminmax())
+            if low < 0:
+                contract.table(self.spec, [low])  # raises
+            if high >= self._cos.shape[0]:
+                self._grow(high)
+        return self._cos.index_select(0, flat), self._sin.index_select(0, flat)
+
+    def _grow(self, high: int) -> None:
+        contract.table(self.spec, [high])  # raises beyond the limit
+        have = self._cos.shape[0]
+        want = max(high + 1, min(2 * have, self.spec.limit or contract.MAX_POSITION), 256)
+        want = min(want, self.spec.limit or contract.MAX_POSITION)
+        cos, sin = contract.table(self.spec, range(have, want))
+        self._cos = torch.cat([self._cos, torch.from_numpy(cos)])
+        self._sin = torch.cat([self._sin, torch.from_numpy(sin)])
+
+
+_tables: dict[contract.RopeSpec, RopeTable] = {}
+
+
+def rope_table(spec: contract.RopeSpec) -> RopeTable:
+    """The process's table of this spec."""
+    return _tables.setdefault(spec, RopeTable(spec))
+
+
+def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    check_floats("rope", x)
+    check_fp32("rope", cos, sin)
+    fits = (
+        x.dim() == 3
+        and cos.dim() == 2
+        and cos.shape == sin.shape
+        and cos.shape[0] == x.shape[0]
+        and 2 * cos.shape[1] <= x.shape[2]
+    )
+    check_shapes("rope", fits, "x [T, H, D], cos and sin [T, R/2] with R <= D", x, cos, sin)
+
+
+@torch.library.custom_op("logdiff::rope", mutates_args=(), device_types="cpu")
+def _rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    _check(x, cos, sin)
+    return cpu.rope(x, cos, sin, interleaved, False)
+
+
+@_rope.register_fake
+def _(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+@torch.library.custom_op("logdiff::rope_backward", mutates_args=(), device_types="cpu")
+def _rope_backward(dy: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    return cpu.rope(dy, cos, sin, interleaved, True)
+
+
+@_rope_backward.register_fake
+def _(dy: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    return dy.new_empty(dy.shape)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, cos, sin, ctx.interleaved = inputs
+    ctx.save_for_backward(cos, sin)
+
+
+def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    cos, sin = ctx.saved_tensors
+    return torch.ops.logdiff.rope_backward(dy, cos, sin, ctx.interleaved), None, None, None
+
+
+_rope.register_autograd(_backward, setup_context=_setup)
