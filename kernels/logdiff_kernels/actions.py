@@ -1,7 +1,9 @@
-"""Tasks that need no engine: the facts of this interpreter, and small local models."""
+"""Tasks that need no engine: facts of this interpreter, small local models, what can be aligned, the CPU kernels."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from logdiff_kernels.engines.base import Progress, TaskOutput
@@ -11,23 +13,99 @@ from logdiff_kernels.protocol import required
 class EngineFree:
     """The adapter behind `"engine": null`."""
 
-    tasks = frozenset({"environment", "list_models", "build_model"})
+    tasks = frozenset(
+        {
+            "environment",
+            "list_models",
+            "build_model",
+            "align_check",
+            "dispatch",
+            "kernels_list",
+            "kernels_build",
+            "kernels_selftest",
+        }
+    )
 
     def run(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
         """Do one engine-free task of docs/architecture.md."""
-        if task["task"] == "environment":
-            from logdiff_kernels.observe.environment import environment
-
-            return TaskOutput(data=environment())
-        from logdiff_kernels import models
-
-        if task["task"] == "list_models":
-            return TaskOutput(data={"models": models.catalogue()})
-        name = required(task, "name", str)
-        progress(0, None, "model", f"building {name}")
-        options = {key: task[key] for key in ("seed", "dtype") if task.get(key) is not None}
-        path = models.build(name, out=task.get("output"), **options, **task.get("overrides", {}))
-        return TaskOutput(files={"model": path}, data={"name": name, "path": str(path)})
+        return _ACTIONS[task["task"]](task, progress)
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+def _environment(task: dict[str, Any], progress: Progress) -> TaskOutput:
+    from logdiff_kernels.observe.environment import environment
+
+    return TaskOutput(data=environment())
+
+
+def _list_models(task: dict[str, Any], progress: Progress) -> TaskOutput:
+    from logdiff_kernels import models
+
+    return TaskOutput(data={"models": models.catalogue()})
+
+
+def _build_model(task: dict[str, Any], progress: Progress) -> TaskOutput:
+    from logdiff_kernels import models
+
+    name = required(task, "name", str)
+    progress(0, None, "model", f"building {name}")
+    options = {key: task[key] for key in ("seed", "dtype") if task.get(key) is not None}
+    path = models.build(name, out=task.get("output"), **options, **task.get("overrides", {}))
+    return TaskOutput(files={"model": path}, data={"name": name, "path": str(path)})
+
+
+def _align_check(task: dict[str, Any], progress: Progress) -> TaskOutput:
+    from logdiff_kernels.coverage import align_check
+
+    progress(0, None, "", f"asking {task.get('engine')} what can be aligned")
+    data = align_check(
+        required(task, "engine", str),
+        required(task, "side", str),
+        required(task, "model", str),
+        task.get("dtype"),
+        task.get("args") or {},
+        required(task, "ops", list),
+    )
+    return TaskOutput(data=data)
+
+
+def _dispatch(task: dict[str, Any], progress: Progress) -> TaskOutput:
+    from logdiff_kernels.coverage import dispatch
+
+    return TaskOutput(data=dispatch(required(task, "engine", str), required(task, "side", str), task.get("model")))
+
+
+def _kernels_list(task: dict[str, Any], progress: Progress) -> TaskOutput:
+    from logdiff_kernels.ops import registry
+
+    return TaskOutput(data={"providers": [dataclasses.asdict(provider) for provider in registry.providers()]})
+
+
+def _kernels_build(task: dict[str, Any], progress: Progress) -> TaskOutput:
+    from logdiff_kernels.cpu import library
+
+    progress(0, None, "", "compiling what is not built yet")
+    found = library.loaded()
+    refused = [{"isa": isa, "why": why} for isa, why in found.refused]
+    data = {"isa": found.isa, "path": str(found.path), "sha256": found.sha256, "refused": refused}
+    return TaskOutput(data={"provider": "aligned-cpu", **data})
+
+
+def _kernels_selftest(task: dict[str, Any], progress: Progress) -> TaskOutput:
+    from logdiff_kernels.ops import selftest
+
+    return TaskOutput(data=selftest.run(progress))
+
+
+_ACTIONS: dict[str, Callable[[dict[str, Any], Progress], TaskOutput]] = {
+    "environment": _environment,
+    "list_models": _list_models,
+    "build_model": _build_model,
+    "align_check": _align_check,
+    "dispatch": _dispatch,
+    "kernels_list": _kernels_list,
+    "kernels_build": _kernels_build,
+    "kernels_selftest": _kernels_selftest,
+}

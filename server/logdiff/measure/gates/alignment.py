@@ -40,19 +40,30 @@ def aligned_differences(rollout: dict[str, Any], train: dict[str, Any]) -> list[
 
     On CPUs every instruction set has the same bits, so the binary counts only where the instruction set is the same.
     """
-    keys = ["contract", "provider", "rope"]
-    same_isa = rollout.get("isa") == train.get("isa")
+    keys = ["contract", "provider", "source", "rope"]
+    same_isa = _fact(rollout, "isa") == _fact(train, "isa")
     if same_isa or not str(rollout.get("provider")).endswith("-cpu"):
         keys.append("binary_hash")
     faults = []
     for key in keys:
-        left, right = rollout.get(key), train.get(key)
+        left, right = _fact(rollout, key), _fact(train, key)
         if left is not None and right is not None and left != right:
             faults.append(f"{key.replace('_', ' ')} {left} on rollout, {right} on train")
     return faults
 
 
+def _fact(block: dict[str, Any], key: str) -> Any:
+    """A fact of the block, or of the provider that it names."""
+    if block.get(key) is not None:
+        return block[key]
+    providers = block.get("providers")
+    for provider in providers if isinstance(providers, list) else []:
+        if isinstance(provider, dict) and provider.get("name") == block.get("provider"):
+            return provider.get(key)
+    return None
+
+
 def _words(block: dict[str, Any]) -> str:
-    isa = f" ({block['isa']})" if block.get("isa") else ""
+    isa = _fact(block, "isa")
     count = len(block.get("ops") or [])
-    return f"{count} operators to {block.get('contract')} by {block.get('provider')}{isa}"
+    return f"{count} operators to {block.get('contract')} by {block.get('provider')}{f' ({isa})' if isa else ''}"
