@@ -231,3 +231,30 @@ LD_API int ld_logprob_backward(const float* logits, const float* temperature, co
         return int(kOk);
     });
 }
+
+// dlogits [T, columns] contiguous: d_j = (dout_j - exp1(l_j) * R64(dout)) / T, 0 beyond the vocabulary.
+LD_API int ld_log_softmax_backward(const float* logits, const float* temperature, const float* stats,
+                                   const float* dout, float* dlogits, int64_t tokens, int64_t columns, int64_t stride,
+                                   int64_t vocabulary) {
+    return guard([&] {
+        const int64_t known = std::min(columns, vocabulary);
+        parallel_for(tokens, row_grain(columns), [&](int64_t begin, int64_t end) {
+            for (int64_t t = begin; t < end; ++t) {
+                const Row row = row_of(logits, temperature, t, stride);
+                const float m = stats[3 * t], base = m == kNegInf ? 0.0f : m;
+                const F u = F::set1(base), ls = F::set1(ln1(stats[3 * t + 1])), scale = F::set1(row.temperature);
+                const float* g = dout + t * columns;
+                float* out = dlogits + t * columns;
+                const F sum = F::set1(r64(g, known));
+                each_vector(known, [&](int64_t j, int width) {
+                    const F p = exp1((row.at(j, width) - u) - ls);
+                    F d = load_upto<f32_t>(g + j, width) - p * sum;
+                    if (row.temperature != 1.0f) d = d / scale;
+                    store_upto<f32_t>(out + j, d, width);
+                });
+                for (int64_t j = known; j < columns; ++j) out[j] = 0.0f;
+            }
+        });
+        return int(kOk);
+    });
+}
