@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from logdiff_kernels.errors import InputError, UnsupportedError
 
 Float32 = npt.NDArray[np.float32]

@@ -62,9 +62,7 @@ def glu(gate: Tensor, up: Tensor, kind: int, alpha: float = 1.0, limit: float = 
     return y
 
 
-def glu_backward(
-    dy: Tensor, gate: Tensor, up: Tensor, kind: int, alpha: float, limit: float
-) -> tuple[Tensor, Tensor]:
+def glu_backward(dy: Tensor, gate: Tensor, up: Tensor, kind: int, alpha: float, limit: float) -> tuple[Tensor, Tensor]:
     """(dgate, dup), contiguous, like gate."""
     dy, gate, up = dy.contiguous(), gate.contiguous(), up.contiguous()
     dgate, dup = torch.empty_like(gate), torch.empty_like(up)

@@ -12,10 +12,10 @@ _HOMES = {
     "linear": ("linear", "linear_row", "linear_row_partial", "tree_combine", "grouped_linear", "lm_head"),
     "embedding": ("embedding",),
     "norm": ("rms_norm", "add_rms_norm"),
-    "rope": ("rope",),
+    "rope": ("rope", "rope_table"),
     "activation": ("swiglu", "geglu_tanh", "swiglu_clamped"),
     "router": ("router",),
-    "moe": ("moe",),
+    "moe": ("moe", "moe_rows", "moe_combine", "moe_combine_slots"),
     "logprob": ("logprob", "log_softmax", "logprob_partial", "logprob_merge"),
     "attention": ("attention", "paged_attention", "store_kv"),
 }

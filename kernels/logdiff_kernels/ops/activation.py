@@ -79,9 +79,7 @@ def _(gate: Tensor, up: Tensor, kind: int, alpha: float, limit: float) -> Tensor
 
 
 @torch.library.custom_op("logdiff::glu_backward", mutates_args=(), device_types="cpu")
-def _glu_backward(
-    dy: Tensor, gate: Tensor, up: Tensor, kind: int, alpha: float, limit: float
-) -> tuple[Tensor, Tensor]:
+def _glu_backward(dy: Tensor, gate: Tensor, up: Tensor, kind: int, alpha: float, limit: float) -> tuple[Tensor, Tensor]:
     return cpu.glu_backward(dy.to(gate.dtype), gate, up, kind, alpha, limit)
 
 

@@ -260,9 +260,7 @@ def _backward(ctx: Any, dlogp: Tensor | None, dentropy: Tensor | None, _: Tensor
         entropy = dentropy = None
     if dlogp is None and dentropy is None:
         return None, None, None, None, None
-    d = torch.ops.logdiff.logprob_backward(
-        logits, temperature, stats, ids, dlogp, entropy, dentropy, ctx.vocabulary
-    )
+    d = torch.ops.logdiff.logprob_backward(logits, temperature, stats, ids, dlogp, entropy, dentropy, ctx.vocabulary)
     return d, None, None, None, None
 
 

@@ -85,9 +85,7 @@ def _add_rms_norm(
 
 
 @_add_rms_norm.register_fake
-def _(
-    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, offset: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor, Tensor, Tensor]:
     rows = x.numel() // x.shape[-1]
     return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(rows, dtype=torch.float32)
 
