@@ -2,8 +2,8 @@
 
 Backward, in fp32, with p the scores, w the chosen ones, slots in choice order: d = dweights * scaling; if renormalised,
 with S = ((w0 + w1) + ...) + eps: d = (d - (((+0 + d0*(w0/S)) + d1*(w1/S)) + ...)) / S. Softmax, with
-m = ((+0 + d0*w0) + ...): dlogits = w*(d - m) where chosen, p*(0 - m) elsewhere (0 where only the chosen logits are scored); sigmoid:
-d*(w*(1 - w)) where chosen, 0 elsewhere. The choice itself, and the bias, have no gradient.
+m = ((+0 + d0*w0) + ...): dlogits = w*(d - m) where chosen, p*(0 - m) elsewhere (0 where only the chosen logits are
+scored); sigmoid: d*(w*(1 - w)) where chosen, 0 elsewhere. The choice itself, and the bias, have no gradient.
 """
 
 from __future__ import annotations
