@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from logdiff_kernels import sequences as files
+from logdiff_kernels.align import AlignSpec, from_environment
 from logdiff_kernels.engines.base import Progress, TaskOutput
 from logdiff_kernels.engines.settings import Sampling, order_of
 from logdiff_kernels.engines.transformers.settings import DEFAULT_BATCH, Score
@@ -46,10 +47,13 @@ class TransformersAdapter:
         self.tasks = _ROLLOUT if request.side == "rollout" else _TRAIN
         if request.side == "train" and self._decodes:
             raise InputError("transformers-generate is a rollout engine", value=request.side, hint="transformers")
+        spec = from_environment(request.side)
         self._loaded = load(request.model, request.dtype, request.args)
         self._model = self._loaded.model
+        self._handle = _aligned(self._model, spec) if spec is not None else None
+        self._aligned_logprob = spec is not None and "logprob" in spec
         self._filler, self._ends = _special_ids(self._model)
-        self._scorer = Scorer(self._model, self._filler)
+        self._scorer = Scorer(self._model, self._filler, aligned=self._aligned_logprob)
         self._text = Text(self._loaded.folder, trust_remote_code=bool(request.args.get("trust_remote_code")))
 
     def run(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
@@ -70,6 +74,8 @@ class TransformersAdapter:
 
     def close(self) -> None:
         """Let go of the model."""
+        if self._handle is not None:
+            self._handle.restore()
         self._model = None
         self._loaded.model = None
 
@@ -98,7 +104,7 @@ class TransformersAdapter:
         check_ids(self._model, given.prompts)
         batch = self._batch(task)
         ends = frozenset() if sampling.ignore_eos else self._ends
-        rules = decoder.DecodeRules(self._filler, ends, sampling.topk, sampling.scored_temperature)
+        rules = self._rules(ends, sampling)
         counter = _Counter(progress, len(given) * sampling.max_tokens)
         begin = time.monotonic()
         decoded = decoder.sample(self._model, given.sample_ids, given.prompts, sampling, rules, batch, counter.add)
@@ -127,7 +133,7 @@ class TransformersAdapter:
         _no_empty(given)
         check_ids(self._model, given.prompts, given.responses)
         batch = self._batch(task)
-        rules = decoder.DecodeRules(self._filler, frozenset(), sampling.topk, sampling.scored_temperature)
+        rules = self._rules(frozenset(), sampling)
         counter = _Counter(progress, given.tokens)
         order = order_of(len(given), str(task.get("order") or "given"))
         decoded = decoder.follow(self._model, given.prompts, given.responses, order, rules, batch, counter.add)
@@ -177,6 +183,9 @@ class TransformersAdapter:
         facts = engine_facts(self._loaded, self._request, self._score, sampling)
         facts["effective"]["logprobs_mode"] = self._logprobs_mode(sampling)
         facts["eos_token_ids"] = sorted(self._ends)
+        if self._handle is not None:
+            facts["aligned"] = self._handle.report()
+            facts["patched"] = [{"target": name, "why": "aligned operators"} for name in self._handle.patched()]
         facts |= self._text.facts()
         path = Path(required(task, "output", str))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -235,6 +244,11 @@ class TransformersAdapter:
         """Temperature is in the log-probabilities, a top-k or top-p cut is not."""
         return "temperature_scaled_logprobs" if sampling.truncates else "processed_logprobs"
 
+    def _rules(self, ends: frozenset[int], sampling: Sampling) -> Any:
+        from logdiff_kernels.engines.transformers.decoder import DecodeRules
+
+        return DecodeRules(self._filler, ends, sampling.topk, sampling.scored_temperature, self._aligned_logprob)
+
     def _written(
         self,
         task: dict[str, Any],
@@ -253,6 +267,12 @@ class TransformersAdapter:
         found = files.build(given.sample_ids, given.prompts, responses, columns=columns, metadata=metadata)
         path = files.write(required(task, "output", str), found)
         return TaskOutput({"sequences": path}, {"samples": len(given), "tokens": found.tokens, **data})
+
+
+def _aligned(model: Any, spec: AlignSpec) -> Any:
+    from logdiff_kernels.engines.transformers.align import apply
+
+    return apply(model, spec)
 
 
 class _Counter:

@@ -8,7 +8,7 @@ before any top-k or top-p cut.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 from logdiff_kernels.engines.settings import Sampling
 from logdiff_kernels.engines.transformers.head import keeps_positions
 from logdiff_kernels.engines.transformers.layout import padded
-from logdiff_kernels.engines.transformers.logprobs import score_rows
+from logdiff_kernels.engines.transformers.logprobs import RowScores, score_rows, score_rows_aligned
 from logdiff_kernels.engines.transformers.routing import RoutingRecorder
 from logdiff_kernels.engines.transformers.sampling import TokenSampler
 from logdiff_kernels.errors import UnsupportedError
@@ -37,12 +37,39 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class DecodeRules:
-    """What holds for every batch: the filler token of finished rows and padding, the ids that end a response."""
+    """What holds for every batch.
+
+    Args:
+        filler: token id of finished rows and padding.
+        ends: ids that end a response.
+        topk: number of most likely tokens to keep.
+        temperature: that log-probabilities are scored at.
+        aligned: log-probabilities by the contract's operator.
+    """
 
     filler: int
     ends: frozenset[int]
     topk: int
     temperature: float
+    aligned: bool = False
+
+    def distribution(self, logits: torch.Tensor) -> torch.Tensor:
+        """fp32 log-probabilities of every token, from logits [rows, V] of any float dtype."""
+        if self.aligned:
+            from logdiff_kernels import ops
+
+            return ops.log_softmax(logits.float(), self.temperature)
+        return torch.log_softmax(self._scaled(logits), dim=-1)
+
+    def score(self, logits: torch.Tensor, tokens: torch.Tensor) -> RowScores:
+        """Scores of one token per row."""
+        if self.aligned:
+            return score_rows_aligned(logits, tokens, self.temperature, topk=self.topk)
+        return score_rows(self._scaled(logits), tokens, topk=self.topk)
+
+    def _scaled(self, logits: torch.Tensor) -> torch.Tensor:
+        logits = logits.float()
+        return logits if self.temperature == 1.0 else logits / self.temperature
 
 
 def decode_batch(
@@ -91,13 +118,11 @@ def decode_batch(
             cache = output.past_key_values
             if cache is None:
                 raise UnsupportedError(f"{type(model).__name__} keeps no cache to decode with", hint="engine: vllm")
-            logits = output.logits[:, -1].float()
-            if rules.temperature != 1.0:
-                logits = logits.div_(rules.temperature)
-            logp = torch.log_softmax(logits, dim=-1)
+            logits = output.logits[:, -1]
+            logp = rules.distribution(logits)
             tokens = [choose(r, step, logp[r]) if active[r] else rules.filler for r in range(rows)]
             chosen = torch.tensor(tokens, dtype=torch.int64, device=device)
-            scored = score_rows(logits, chosen, topk=rules.topk)
+            scored = rules.score(logits, chosen)
             experts = recorder.take(*ids.shape)
             columns: dict[str, torch.Tensor | None] = {
                 "logprobs": scored.logprob,
@@ -158,7 +183,7 @@ def follow(
 ) -> list[Decoded]:
     """Decode the given responses again, `batch` rows at a time in `order`; results stand in the given order."""
     results: list[Decoded] = [Decoded() for _ in prompts]
-    free = DecodeRules(rules.filler, frozenset(), rules.topk, rules.temperature)
+    free = replace(rules, ends=frozenset())
     for start in range(0, len(order), batch):
         part = list(order[start : start + batch])
         given = [list(responses[i]) for i in part]

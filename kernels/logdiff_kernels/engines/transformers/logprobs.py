@@ -20,13 +20,34 @@ class RowScores:
     topk_logprobs: torch.Tensor | None
 
 
+def score_rows_aligned(logits: torch.Tensor, tokens: torch.Tensor, temperature: float, *, topk: int = 0) -> RowScores:
+    """`score_rows` by the contract's `logprob`: logits [n, V] of any float dtype, divided by `temperature` in fp32."""
+    from logdiff_kernels import ops
+
+    step = max(1, FP32_BYTES // (4 * logits.shape[-1]))
+    parts: list[RowScores] = []
+    for i in range(0, len(logits), step):
+        rows = logits[i : i + step].float()
+        chosen, entropy = ops.logprob(rows, tokens[i : i + step], temperature, entropy=True)
+        ids = values = None
+        if topk:
+            values, ids = ops.log_softmax(rows, temperature).topk(min(topk, rows.shape[-1]), dim=-1)
+        parts.append(RowScores(chosen, entropy, ids, values))
+    return _joined(parts, topk)
+
+
 def score_rows(logits: torch.Tensor, tokens: torch.Tensor, *, topk: int = 0) -> RowScores:
     """Score `tokens` int64 [n] under `logits` [n, V] of any float dtype, temperature already applied.
 
     log p = fp32 log-softmax of the logits, gathered by token id. Entropy is -sum p log p of the same distribution.
     """
     step = max(1, FP32_BYTES // (4 * logits.shape[-1]))
-    parts = [_score(logits[i : i + step], tokens[i : i + step], topk) for i in range(0, len(logits), step)]
+    return _joined(
+        [_score(logits[i : i + step], tokens[i : i + step], topk) for i in range(0, len(logits), step)], topk
+    )
+
+
+def _joined(parts: list[RowScores], topk: int) -> RowScores:
     return RowScores(
         torch.cat([part.logprob for part in parts]),
         torch.cat([part.entropy for part in parts]),

@@ -2,6 +2,7 @@
 
 Temperature is applied as verl's FSDP engine does it (`logits.div_(temperature)` in `prepare_model_outputs` of
 verl/workers/engine/fsdp/transformer_impl.py): a division in the dtype of the logits, before the fp32 log-softmax.
+With the contract's `logprob` it is a division in fp32 inside that operator.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from logdiff_kernels.engines.base import Progress
 from logdiff_kernels.engines.transformers.head import logits_at, rows_that_fit
 from logdiff_kernels.engines.transformers.layout import MicroBatch, micro_batches
 from logdiff_kernels.engines.transformers.loading import dtype_of
-from logdiff_kernels.engines.transformers.logprobs import score_rows
+from logdiff_kernels.engines.transformers.logprobs import score_rows, score_rows_aligned
 from logdiff_kernels.engines.transformers.packing import require_packing
 from logdiff_kernels.engines.transformers.routing import RoutingRecorder
 from logdiff_kernels.engines.transformers.settings import Score
@@ -35,11 +36,18 @@ class Scores:
 
 
 class Scorer:
-    """Scores sequences with one model; checks once whether it can pack."""
+    """Scores sequences with one model; checks once whether it can pack.
 
-    def __init__(self, model: Any, filler: int) -> None:
+    Args:
+        model: a causal language model of transformers.
+        filler: token id under padding.
+        aligned: log-probabilities by the contract's operator.
+    """
+
+    def __init__(self, model: Any, filler: int, *, aligned: bool = False) -> None:
         self._model = model
         self._filler = filler
+        self._aligned = aligned
         self._packs = False
 
     def score(
@@ -131,9 +139,13 @@ class Scorer:
             place_of = logits.device  # the last of them, where layers are spread over devices
             picked = logits[row.to(place_of), torch.searchsorted(here, column).to(place_of)]
             del logits
-            if temperature != 1.0:
-                picked.div_(temperature)
-            scored = score_rows(picked, targets.token[inside].to(place_of), topk=table.topk)
+            token = targets.token[inside].to(place_of)
+            if self._aligned:
+                scored = score_rows_aligned(picked, token, temperature, topk=table.topk)
+            else:
+                if temperature != 1.0:
+                    picked.div_(temperature)
+                scored = score_rows(picked, token, topk=table.topk)
             place = targets.place[inside].numpy()
             table.put("logprobs", place, scored.logprob)
             table.put("entropy", place, scored.entropy)

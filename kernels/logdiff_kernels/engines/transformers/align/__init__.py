@@ -49,14 +49,15 @@ class Handle:
     def report(self) -> dict[str, Any] | None:
         """The `aligned` block of a fingerprint; None where nothing is aligned.
 
-        `contract`, `provider`, `id`, `ops`, the provider's facts (`isa`, `binary_hash`), and per operator what was
-        found: counts, leaves by K of `linear_row`, hashes of the RoPE tables, router rules.
+        `contract`, `provider`, `id`, `ops`, the providers' records (`isa`, `binary_hash`), `rope` (hashes of the
+        tables), and as `operators` what was found: counts, leaves by K of `linear_row`, router rules.
         """
         if not self.active or self.spec is None:
             return None
         from logdiff_kernels.ops import registry
 
-        return {**registry.fingerprint(), **self.spec.as_dict(), "operators": self._facts}
+        tables = self._facts.get("rope", {}).get("tables", [])
+        return {**registry.fingerprint(), **self.spec.as_dict(), "rope": tables, "operators": self._facts}
 
     def patched(self) -> list[str]:
         """One line per replaced part: its path in the model and the operator that it runs."""

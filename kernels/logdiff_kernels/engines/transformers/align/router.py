@@ -126,9 +126,7 @@ def _candidates(module: Any, k: int, experts: int, scores_first: bool | None) ->
 def _slots(
     answer: tuple[Any, ...], spec: RouterSpec, logits: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[str, ...] | None:
-    from logdiff_kernels.ops import reference
-
-    weights, ids = reference.router(logits, spec, bias)
+    weights, ids = ops.router(logits.float(), spec, None if bias is None else bias.float())
     by_id = ids.sort(-1)
     slots = []
     given = next(t for t in answer if not t.dtype.is_floating_point)
@@ -158,7 +156,7 @@ def router_forward(router: Router) -> Any:
         if weight.dtype != rows.dtype:
             rows, weight = rows.float(), weight.float()
         logits = ops.linear(rows, weight, logit_bias, torch.float32)
-        bias = getattr(self, router.choice_bias) if router.choice_bias else None
+        bias = getattr(self, router.choice_bias).float() if router.choice_bias else None
         weights, ids = ops.router(logits, spec, bias)
         made = {"logits": logits, "weights": weights, "ids": ids}
         return tuple(made[slot] for slot in slots)
