@@ -21,10 +21,11 @@ LAYER = {  # a part may import parts of a lower number, and itself
     "target": 2,
     "report": 3,
     "live": 4,
-    "actions": 5,
-    "mcp": 6,
-    "cli": 7,
-    "__main__": 8,
+    "align": 5,
+    "actions": 6,
+    "mcp": 7,
+    "cli": 8,
+    "__main__": 9,
 }
 
 

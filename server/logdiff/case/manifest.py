@@ -100,16 +100,18 @@ def read_manifest(case: Path) -> Manifest:
 
 
 _DRAWN = (".html", ".png")
+_OVERLAY = "overlay"  # comes and goes with `align apply` and `align revert`
 
 
 def evidence_files(case: Path) -> Iterator[str]:
     """Relative paths of everything that a seal covers.
 
-    Left out are the manifest, hidden (temporary, lock) files, and pages and plots, which are drawn from the evidence
-    and drawn again at any time.
+    Left out are the manifest, hidden (temporary, lock) files, an alignment's overlay, and pages and plots, which are
+    drawn from the evidence and drawn again at any time.
     """
     for folder, folders, names in os.walk(case):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        top = Path(folder) == case
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and not (top and name == _OVERLAY))
         for name in sorted(names):
             relative = (Path(folder) / name).relative_to(case).as_posix()
             if not name.startswith(".") and relative != MANIFEST and not name.endswith(_DRAWN):

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from logdiff.cli import capture, evidence, models, serve
+from logdiff.cli import align, capture, evidence, models, serve
 from logdiff.cli.output import Output
 from logdiff.errors import CancelledError, InputError, LogdiffError, storage_error
 
@@ -30,7 +30,8 @@ def build() -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
-        help="Measure how far the log-probabilities of a rollout engine and a training engine are apart, and show it.",
+        help="Measure how far the log-probabilities of a rollout engine and a training engine are apart, show it, "
+        "align the engines, and prove it.",
         epilog="Exit codes: 0 equal or fine, 1 a difference, 2 invalid input or evidence, 3 internal error.",
     )
 
@@ -48,6 +49,7 @@ def build() -> typer.Typer:
     app.command("import")(evidence.import_)
     app.command("report")(evidence.report)
     app.command("query")(evidence.query)
+    app.add_typer(align.app, name="align")
     app.command("env")(capture.env)
     app.command("serve")(serve.serve)
     return app

@@ -204,3 +204,47 @@ def _value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(_value(v) for v in value)
     return visible(str(value))
+
+
+def plan_table(data: dict[str, Any]) -> list[Any]:
+    """The operators of a plan by side, what isn't covered, and how to go on."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in ("operator", *data["sides"], "why"):
+        table.add_column(heading, overflow="fold")
+    rows: dict[str, dict[str, Any]] = {}
+    for row in data["operators"]:
+        rows.setdefault(row["op"], {"why": row["why"]})[row["side"]] = row["cost"]
+    for op, row in rows.items():
+        table.add_row(op, *(_cost(row.get(side)) for side in data["sides"]), row["why"])
+    lines = [f"{item['side']}: {item['module']} can't be aligned: {item['why']}" for item in data["not_covered"]]
+    lines += [f"{item['side']}: not checked yet: {item['why']}" for item in data["unchecked"]]
+    measured = data["cost"]["measured_on"]
+    note = f"cost: {data['cost']['unit']}, measured on {measured}" if measured else "cost: not measured"
+    lines += [note, f"overlay: {data['overlay']}"]
+    if not data["not_covered"]:
+        lines.append(f"next: logdiff align apply {data['id']}")
+    return [table, *(visible(line, 600) for line in lines)]
+
+
+def _cost(value: Any) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def align_table(data: dict[str, Any]) -> list[Any]:
+    """What is on, whether the engines are native, and how that is known."""
+    words = {True: "native", False: "aligned" if data["overlay"] else "NOT native", None: "native is not proven"}
+    parts = [f"engines: {words[data['native']]}"]
+    for side in ("rollout", "train"):
+        ops = [row["op"] for row in data["active"] if row["side"] == side]
+        if ops:
+            parts.append(f"{side}: {', '.join(ops)}")
+    if data["overlay"]:
+        parts += [f"overlay: {data['overlay']}", f"switch a shell on: . {data['overlay']}/env.sh"]
+    proof = data.get("proof") or {}
+    for side, entry in (proof.get("dispatch") or {}).items():
+        parts.append(f"{side}: dispatch {'as before' if entry['same'] else 'CHANGED ' + str(entry.get('detail', ''))}")
+    for side, entry in (proof.get("bits") or {}).items():
+        parts.append(f"{side}: bits {_gate(entry['same'])}: {entry['detail']}")
+    parts += [str(words) for words in proof.get("undetermined") or []]
+    parts += [f"problem: {problem}" for problem in data["problems"]]
+    return [visible(part, 600) for part in parts]

@@ -1,4 +1,4 @@
-"""What an interpreter can tell and do without an engine: its environment, and small local models."""
+"""What an interpreter can tell and do without an engine: its environment, local models, alignment, CPU kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from logdiff.errors import EngineError
-from logdiff.target import OnProgress, Timeouts
+from logdiff.target import EngineSpec, OnProgress, Timeouts
+from logdiff.target.alignment import VARIABLE
 from logdiff.target.engine import TaskResult
 from logdiff.target.local import LocalRunner
 
@@ -58,16 +59,41 @@ def build_model(
     return Path(path)
 
 
+def align_check(spec: EngineSpec, ops: list[str], on_progress: OnProgress | None = None) -> dict[str, Any]:
+    """What a plan needs to know of a side, asked natively: `logdiff_kernels.coverage.align_check`.
+
+    Raises:
+        InputError, EngineError: the interpreter or its engine package can't be used.
+    """
+    task = {"task": "align_check", "dtype": spec.dtype, "args": spec.args, "ops": ops, **_side(spec)}
+    return _task(task, spec.python, on_progress, None, None, {**spec.env, VARIABLE: ""}).data
+
+
+def dispatch(spec: EngineSpec, on_progress: OnProgress | None = None) -> dict[str, Any]:
+    """The `logdiff-dispatch/1` of a side as its environment stands, alignment included."""
+    return _task({"task": "dispatch", **_side(spec)}, spec.python, on_progress, None, None, dict(spec.env)).data
+
+
+def kernels(what: str, python: str | None = None, on_progress: OnProgress | None = None) -> dict[str, Any]:
+    """`list`, `build` or `selftest` of the kernels that an interpreter has."""
+    return _task({"task": f"kernels_{what}"}, python, on_progress, None, None).data
+
+
+def _side(spec: EngineSpec) -> dict[str, Any]:
+    return {"engine": spec.engine, "side": spec.side, "model": spec.model}
+
+
 def _task(
     task: dict[str, Any],
     python: str | None,
     on_progress: OnProgress | None,
     timeouts: Timeouts | None,
     cancel: threading.Event | None,
+    env: dict[str, str] | None = None,
 ) -> TaskResult:
     with tempfile.TemporaryDirectory(prefix="logdiff-") as folder:
         log = Path(folder) / "runner.log"
-        runner = LocalRunner.start(None, log=log, python=python, timeouts=timeouts, cancel=cancel)
+        runner = LocalRunner.start(None, log=log, python=python, env=env, timeouts=timeouts, cancel=cancel)
         try:
             return runner.run(task, on_progress)
         finally:

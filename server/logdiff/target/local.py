@@ -29,7 +29,12 @@ CAPABILITIES: dict[tuple[str | None, str], frozenset[str]] = {
     ("transformers-generate", "rollout"): _ROLLOUT | {"score"},
     ("transformers", "rollout"): _ROLLOUT | {"score"},
     ("transformers", "train"): _ANY | {"score", "update"},
-    (None, ""): frozenset({"environment", "build_model", "list_models"}),
+    (None, ""): frozenset(
+        {
+            *("environment", "build_model", "list_models", "align_check", "dispatch"),
+            *("kernels_list", "kernels_build", "kernels_selftest"),
+        }
+    ),
 }
 
 _ERRORS: dict[str, type[LogdiffError]] = {
@@ -49,6 +54,7 @@ class LocalRunner:
         *,
         log: Path,
         python: str | None = None,
+        env: dict[str, str] | None = None,
         timeouts: Timeouts | None = None,
         cancel: threading.Event | None = None,
     ) -> None:
@@ -61,7 +67,7 @@ class LocalRunner:
         self._count = 0
         self._closed = False
         command = interpreter(spec.python if spec else python)
-        env = runner_env(command, dict(spec.env) if spec else {})
+        variables = runner_env(command, dict(spec.env) if spec else dict(env or {}))
         self._request = _request(spec)
         self._request_file = request = log.with_suffix(".request.json")
         request.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +75,7 @@ class LocalRunner:
         request.write_text(dumps(self._request, indent=1), encoding="utf-8")
         self._log = BoundedLog(log)
         try:
-            self._child = Child([command, "-m", "logdiff_kernels.runner", str(request)], env)
+            self._child = Child([command, "-m", "logdiff_kernels.runner", str(request)], variables)
         except OSError as error:
             self._log.close()
             raise InputError(
@@ -90,15 +96,17 @@ class LocalRunner:
         *,
         log: Path,
         python: str | None = None,
+        env: dict[str, str] | None = None,
         timeouts: Timeouts | None = None,
         on_progress: OnProgress | None = None,
         cancel: threading.Event | None = None,
     ) -> LocalRunner:
-        """Start the child and wait until its engine is built. `spec` None: no engine (environment, models).
+        """Start the child and wait until its engine is built. `spec` None: no engine (environment, models), with
+        `python` and `env` of its own.
 
         Raises as `logdiff.target.start`.
         """
-        runner = cls(spec, log=log, python=python, timeouts=timeouts, cancel=cancel)
+        runner = cls(spec, log=log, python=python, env=env, timeouts=timeouts, cancel=cancel)
         try:
             runner.hello = runner._await("hello", None, runner._timeouts.hello, on_progress)
             if runner.hello.get("protocol") != PROTOCOL:
