@@ -77,6 +77,24 @@ def overlay(request):
     return found if request.get("side") in found["sides"] else None
 
 
+def alignment(task):
+    """A native dispatch whose digest is FAKE_DIGEST; a set LOGDIFF_ALIGN makes it another one."""
+    on = bool(os.environ.get("LOGDIFF_ALIGN"))
+    digest = os.environ.get("FAKE_DIGEST", "d0") + ("-aligned" if on else "")
+    dispatch = {"digest": digest, "native": not on, "foreign": [], "entries": 3}
+    if task["task"] == "dispatch":
+        return dispatch
+    return {
+        "engine": {"name": task["engine"], "version": os.environ.get("FAKE_VERSION", "1")},
+        "packages": {"torch": "2"},
+        "model": {"sha256": "m", "type": "fake"},
+        "provider": {"contract": "aligned/1", "source": "s0"},
+        "not_covered": [{"module": f"model.{n}", "why": "fake"} for n in (task["args"] or {}).get("odd", [])],
+        "unchecked": None,
+        "dispatch": dispatch,
+    }
+
+
 def do(task, request, state):
     import numpy as np
 
@@ -99,6 +117,9 @@ def do(task, request, state):
         print("RuntimeError: CUDA out of memory. Tried to allocate 3 TiB", file=sys.stderr, flush=True)
         os._exit(1)
     emit("progress", task=task["id"], done=1, total=2, unit="samples", message="half")
+    path = os.environ.get("LOGDIFF_ALIGN")
+    if path and not Path(path).is_file():
+        return fail("InputError", "the alignment overlay can't be read", task["id"], False, "unset LOGDIFF_ALIGN")
     aligned = overlay(request)
     offset = (0.0 if aligned else args.get("offset", 0.0)) + state["shift"] + float(os.environ.get("FAKE_OFFSET", "0"))
     if name in ("generate", "force", "rescore", "score"):
@@ -133,6 +154,8 @@ def do(task, request, state):
             (folder / "model.safetensors").write_text("w")
         count(name)
         return emit("result", task=task["id"], files={}, data={})
+    if name in ("align_check", "dispatch"):
+        return emit("result", task=task["id"], files={}, data=alignment(task))
     document = {
         "weights": {
             "format": "logdiff-weights/1",
