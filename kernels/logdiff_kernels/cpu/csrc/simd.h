@@ -82,6 +82,7 @@ template <class T> inline F round_to(F x) {
     store_from_f32<T>(lanes, x);
     return load_as_f32<T>(lanes);
 }
+template <> inline F round_to<bf16_t>(F x) { return round_bf16(x); }
 template <> inline F round_to<f32_t>(F x) { return x; }
 
 }  // namespace ld

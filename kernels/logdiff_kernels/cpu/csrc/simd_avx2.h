@@ -65,6 +65,14 @@ inline F add_exponent(F y, F n) {
     const __m256i shift = _mm256_slli_epi32(_mm256_cvtps_epi32(n.v), 23);
     return {_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y.v), shift))};
 }
+inline F round_bf16(F a) {
+    const __m256i u = _mm256_castps_si256(a.v), one = _mm256_set1_epi32(1);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), one);
+    const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+    const __m256 quiet = _mm256_or_ps(a.v, _mm256_castsi256_ps(_mm256_set1_epi32(0x400000)));
+    const __m256 r = _mm256_blendv_ps(_mm256_castsi256_ps(sum), quiet, _mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q));
+    return {_mm256_and_ps(r, _mm256_castsi256_ps(_mm256_set1_epi32(int(0xffff0000u))))};
+}
 inline M lt(F a, F b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)}; }
 inline M le(F a, F b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LE_OQ)}; }
 inline M gt(F a, F b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ)}; }

@@ -72,6 +72,7 @@ inline F neg(F a) { LD_EACH(neg(a.v[i])); }
 inline F copysign(F a, F s) { LD_EACH(copysign(a.v[i], s.v[i])); }
 inline F rint(F a) { LD_EACH(rint(a.v[i])); }
 inline F add_exponent(F y, F n) { LD_EACH(add_exponent(y.v[i], n.v[i])); }
+inline F round_bf16(F a) { LD_EACH(bf16_to_f32(f32_to_bf16(a.v[i]))); }
 inline M lt(F a, F b) { LD_TEST(a.v[i] < b.v[i]); }
 inline M le(F a, F b) { LD_TEST(a.v[i] <= b.v[i]); }
 inline M gt(F a, F b) { LD_TEST(a.v[i] > b.v[i]); }

@@ -60,6 +60,13 @@ inline F add_exponent(F y, F n) {
     const int32x4_t shift = vshlq_n_s32(vcvtnq_s32_f32(n.v), 23);
     return {vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(y.v), shift))};
 }
+inline F round_bf16(F a) {
+    const uint32x4_t u = vreinterpretq_u32_f32(a.v);
+    const uint32x4_t odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
+    const uint32x4_t sum = vaddq_u32(vaddq_u32(u, vdupq_n_u32(0x7fff)), odd);
+    const uint32x4_t r = vbslq_u32(vceqq_f32(a.v, a.v), sum, vorrq_u32(u, vdupq_n_u32(0x400000)));
+    return {vreinterpretq_f32_u32(vandq_u32(r, vdupq_n_u32(0xffff0000u)))};
+}
 inline M lt(F a, F b) { return {vcltq_f32(a.v, b.v)}; }
 inline M le(F a, F b) { return {vcleq_f32(a.v, b.v)}; }
 inline M gt(F a, F b) { return {vcgtq_f32(a.v, b.v)}; }
