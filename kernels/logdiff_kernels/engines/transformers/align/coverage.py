@@ -89,9 +89,9 @@ def _known_elsewhere(module: torch.nn.Module, key: str) -> bool:
 
 
 def _inside_covered(scene: Scene) -> set[int]:
-    """Activations inside a covered block count with it."""
+    """Activations inside a covered block count with it; those of stacked experts belong to `moe` alone."""
     found: set[int] = set()
     for _, module in scene.modules():
-        if id(module) in scene.covered:
+        if id(module) in scene.covered or "gate_up_proj" in module._parameters:
             found |= {id(child) for child in module.children() if is_activation(child)}
     return found

@@ -17,7 +17,7 @@ import torch
 from logdiff_kernels import ops
 from logdiff_kernels.contract.rope import RopeSpec, table
 from logdiff_kernels.engines.transformers.align.scene import Scene, own_class, refuse, text_config
-from logdiff_kernels.engines.transformers.align.stand_in import attempt, close
+from logdiff_kernels.engines.transformers.align.stand_in import attempt, close, stand_in
 from logdiff_kernels.errors import RunnerError, UnsupportedError
 
 STYLES = ("neox", "interleaved", "deinterleaving")
@@ -92,7 +92,7 @@ def find(scene: Scene) -> None:
             continue
         specs = _specs(name, module, scene)
         hashes |= {spec.hash() for spec in specs.values()}
-        samples[id(module)] = _sample(name, module, specs)
+        samples[id(module)] = _sample(name, module, specs, scene)
         scene.replace(module, _table_forward(specs), "rope")
     if not samples:
         return
@@ -145,7 +145,7 @@ def _specs(name: str, module: Any, scene: Scene) -> dict[str | None, RopeSpec]:
             except RunnerError as error:
                 why = error.message
                 continue
-            if held.device.type == "meta" or _holds(spec, module, held, scaling):
+            if held.device.type == "meta" or _holds(spec, held, scaling):
                 break
             spec = None
         if spec is None:
@@ -154,22 +154,34 @@ def _specs(name: str, module: Any, scene: Scene) -> dict[str | None, RopeSpec]:
     return found
 
 
-def _holds(spec: RopeSpec, module: Any, held: torch.Tensor, scaling: float) -> bool:
-    """The module's own numbers; a longrope module holds its short factors at first, whatever it will use."""
+def _holds(spec: RopeSpec, held: torch.Tensor, scaling: float) -> bool:
+    """Whether the module's own frequencies are the rule's, to the dtype that they are held in.
+
+    A longrope module holds its short factors at first, whatever it will use.
+    """
     if spec.kind == "longrope":
         return len(spec.inv_freq) == held.numel()
-    return spec.agrees_with(held.float().cpu().numpy(), float(scaling))
+    if held.dtype in (torch.float32, torch.float64):
+        return spec.agrees_with(held.float().cpu().numpy(), float(scaling))
+    ours = torch.tensor(spec.inv_freq).to(held.dtype)
+    step = torch.finfo(held.dtype).eps
+    close = ours.shape == held.shape and torch.allclose(ours.float(), held.float().cpu(), rtol=step, atol=0)
+    return close and spec.agrees_with(spec.inv_freq, float(scaling))
 
 
-def _sample(name: str, module: Any, specs: dict[str | None, RopeSpec]) -> tuple[torch.Tensor, torch.Tensor, RopeSpec]:
+def _sample(
+    name: str, module: Any, specs: dict[str | None, RopeSpec], scene: Scene
+) -> tuple[torch.Tensor, torch.Tensor, RopeSpec]:
     """Cosine and sine as the model's own code lays them out, fp32 [1, 3, ...], for positions 0, 3 and 7."""
     layer_type, spec = next(iter(specs.items()))
-    positions = torch.tensor([[0, 3, 7]])
     more = {} if layer_type is None else {"layer_type": layer_type}
-    device = getattr(module, _inverse_frequencies(module)[0]).device
-    if device.type == "meta":
-        raise refuse(name, module, "it has no numbers yet", "load the weights first")
-    answer = attempt(own_class(module).forward, module, torch.zeros(1, 3, 2), positions, **more)
+    shadow = stand_in(module, generator=scene.generator())
+    for buffer in _inverse_frequencies(module):
+        of_type = specs[buffer.removesuffix("inv_freq").rstrip("_") or None]
+        for key in (buffer, buffer.replace("inv_freq", "original_inv_freq")):
+            if key in shadow._buffers:
+                shadow._buffers[key] = torch.tensor(of_type.inv_freq)
+    answer = attempt(shadow.forward, torch.zeros(1, 3, 2), torch.tensor([[0, 3, 7]]), **more)
     if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], torch.Tensor):
         raise refuse(name, module, "it doesn't give cosines and sines", "leave rope out of the aligned ops")
     return answer[0], answer[1], spec

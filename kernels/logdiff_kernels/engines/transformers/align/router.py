@@ -106,7 +106,7 @@ def _candidates(module: Any, k: int, experts: int, scores_first: bool | None) ->
     ):
         if (eps and not renormalize) or best > count or (count == 1 and (kind == "top2" or best != 1)):
             continue
-        if kind == "top2" and experts // count < 2:
+        if (kind == "top2" and experts // count < 2) or k > best * (experts // count):
             continue
         found.append(
             replace(
