@@ -5,8 +5,8 @@ Backward, with s the sigmoid that the forward divides by (g / (1 + e) = g*s), on
 - swiglu: dg = (dy*u) * (s*(1 + g*(1-s))), du = dy*(g*s);
 - geglu_tanh: dg = (dy*u) * (s + (g*(s*(1-s))) * (2a*(1 + 3b*g*g))), the second term +0 where s*(1-s) is 0,
   a = 0.79788456, b = 0.044715; du = dy*(g*s);
-- swiglu_clamped: dg = (dy*(u' + 1)) * (s*(1 + (alpha*g')*(1-s))), 0 where g > limit; du = dy*(g'*s), 0 where
-  |u| > limit; g' and u' are the clamped values.
+- swiglu_clamped: dg = (dy*(u' + 1)) * (s + (alpha*g')*(s*(1-s))), the second term +0 where s*(1-s) is 0, dg = 0 where
+  g > limit; du = dy*(g'*s), 0 where |u| > limit; g' and u' are the clamped values.
 """
 
 from __future__ import annotations

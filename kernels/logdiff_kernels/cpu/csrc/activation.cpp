@@ -48,7 +48,8 @@ struct SwigluClamped {
     }
     void backward(F dy, F g, F u, F& dg, F& du) const {
         const F gc = gate(g), s = sigmoid1(alpha * gc);
-        const F slope = s * (one() + (alpha * gc) * (one() - s));
+        const F flank = s * (one() - s);  // 0 far out, where alpha * g may be infinite
+        const F slope = s + select(eq(flank, F::zero()), F::zero(), (alpha * gc) * flank);
         dg = select(gt(g, limit), F::zero(), (dy * (up(u) + one())) * slope);
         du = select(gt(abs(u), limit), F::zero(), dy * (gc * s));
     }

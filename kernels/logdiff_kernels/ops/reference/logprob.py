@@ -19,7 +19,7 @@ def logprob(
     if not entropy:
         return logp
     p = logs.exp()
-    return logp, -torch.where(p > 0, p * logs, torch.zeros_like(p)).sum(-1)
+    return logp, -(p * torch.where(p > 0, logs, torch.zeros_like(p))).sum(-1)
 
 
 def log_softmax(logits: Tensor, temperature: float | Tensor = 1.0, vocab_size: int | None = None) -> Tensor:
@@ -30,6 +30,6 @@ def log_softmax(logits: Tensor, temperature: float | Tensor = 1.0, vocab_size: i
         z = z / torch.where(heat == 0, torch.ones_like(heat), heat)
     else:
         z = z / (temperature or 1.0)
-    if vocab_size is not None and vocab_size < z.shape[1]:
-        z = torch.cat([z[:, :vocab_size], z.new_full((z.shape[0], z.shape[1] - vocab_size), -torch.inf)], dim=1)
-    return torch.log_softmax(z, dim=-1)
+    vocabulary = z.shape[1] if vocab_size is None else min(vocab_size, z.shape[1])
+    logs = torch.log_softmax(z[:, :vocabulary], dim=-1)
+    return torch.cat([logs, z.new_full((z.shape[0], z.shape[1] - vocabulary), -torch.inf)], dim=1)
