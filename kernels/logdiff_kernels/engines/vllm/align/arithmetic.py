@@ -78,6 +78,10 @@ class _Watch(TorchDispatchMode):
         self._root = id(model)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with self:  # in inference mode composite operators arrive whole
+            parts = func.decompose(*args, **(kwargs or {}))
+        if parts is not NotImplemented:
+            return parts
         result = func(*args, **(kwargs or {}))
         if _inexact(func, result):
             module = self._running()

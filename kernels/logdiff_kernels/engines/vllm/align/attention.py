@@ -53,7 +53,7 @@ def apply(patches: Patches, spec: AlignSpec) -> None:
                 attn_metadata.block_table,
                 attn_metadata.query_start_loc,
                 attn_metadata.seq_lens,
-                self.scale,
+                scale=self.scale,
                 causal=attn_metadata.causal,
                 window=max(0, self.sliding_window),
                 softcap=float(self.logits_soft_cap),

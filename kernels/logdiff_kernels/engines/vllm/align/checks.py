@@ -114,6 +114,8 @@ def _prepare_experts(name: str, module: Any, text: Any, spec: AlignSpec) -> None
     for leaf, runner in module._modules.items():
         if not isinstance(runner, MoERunner):
             continue
+        if "moe" in spec:
+            moe.prepare(runner)
         if "router" in spec:
             scaling = float(runner.routed_scaling_factor) if "moe" in spec else 1.0
             rule = router.rule_of(runner.router, str(text.model_type), scaling, f"{name}.{leaf}")
@@ -293,13 +295,12 @@ def _experts(name: str, module: Any, spec: AlignSpec) -> bool:
         return False
     if not {"moe", "router"} & spec.ops:
         return True
-    gated = module.shared_expert_gate is not None or _has_gate(module.shared_experts)
     for why, bad in (
         ("a runner of its own", type(module) is not MoERunner),
         (f"routing by {type(module.router).__name__}", type(module.router) is not CPURouter),
         ("a transformed input or output", module.routed_input_transform is not None),
         ("a transformed input or output", module.routed_output_transform is not None),
-        ("a gated shared expert", gated),
+        ("a gate fused with its shared expert's", module.shared_expert_gate is not None),
         ("sequence parallelism", module.moe_config.is_sequence_parallel),
         ("deferred reduction", module.moe_config.skip_final_all_reduce),
     ):
@@ -308,10 +309,6 @@ def _experts(name: str, module: Any, spec: AlignSpec) -> bool:
     if module.routed_scaling_factor != 1.0 and module.moe_config.in_dtype == torch.float16:
         raise _refused(name, module, "in fp16 vLLM scales the shared expert instead")
     return True
-
-
-def _has_gate(shared: Any) -> bool:
-    return shared is not None and getattr(shared._layer, "expert_gate", None) is not None
 
 
 def _layer(name: str) -> int | None:

@@ -7,7 +7,6 @@ chosen expert come from the rank that holds it. Both then combine in ascending o
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,9 +14,15 @@ import torch
 from logdiff_kernels import ops
 from logdiff_kernels.align import AlignSpec
 from logdiff_kernels.contract.linear import rank_leaves
+from logdiff_kernels.contract.router import RouterSpec
 from logdiff_kernels.engines.vllm.align.collectives import gathered
 from logdiff_kernels.engines.vllm.align.patches import Patches
 from logdiff_kernels.errors import UnsupportedError
+
+GATE = "logdiff_shared_gate"
+"""Attribute of a runner: (gate of its shared expert,), taken from that expert when the model has been loaded."""
+
+_SIGMOID = RouterSpec(top_k=1, scoring="sigmoid")
 
 Activation = str | tuple[str, float, float]
 
@@ -81,6 +86,9 @@ def layer_output(
     if runner.gate is not None:
         router_logits, _ = runner.gate(x)
     shared = None if runner.shared_experts is None else runner.shared_experts._layer(x)
+    if hasattr(runner, GATE):
+        weight, _ = ops.router(getattr(runner, GATE)[0](x)[0].to(torch.float32), _SIGMOID)
+        shared = weight * shared.to(torch.float32)
     weights, ids = runner.router.select_experts(
         hidden_states=x, router_logits=router_logits, topk_indices_dtype=None, input_ids=input_ids
     )
@@ -105,7 +113,16 @@ def layer_output(
         rows = _over_expert_ranks(experts, x, ids)
     else:
         rows = _over_tensor_ranks(experts, x, ids)
-    return combined(rows, ids, weights, shared, x.dtype)
+    return ops.moe_combine_slots(rows, weights, ids, None, shared)
+
+
+def prepare(runner: Any) -> None:
+    """Take the shared expert's gate out of its own forward pass, where it multiplies in the model's dtype."""
+    layer = None if runner.shared_experts is None else runner.shared_experts._layer
+    gate = getattr(layer, "expert_gate", None)
+    if gate is not None and not hasattr(runner, GATE):
+        setattr(runner, GATE, (gate,))
+        layer.expert_gate = None
 
 
 def activation_of(experts: Any) -> tuple[Activation, bool]:
@@ -125,83 +142,34 @@ def activation_of(experts: Any) -> tuple[Activation, bool]:
     raise UnsupportedError(f"{experts.layer_name}: experts with activation {kind.value}", value=kind.value)
 
 
-def combined(
-    rows: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, shared: torch.Tensor | None, dtype: torch.dtype
-) -> torch.Tensor:
-    """The sum over a token's experts: ascending expert ids, Mul then Add in fp32, shared last, one cast.
-
-    Args:
-        rows: [T, k, H], the output of the chosen experts, slot by slot.
-        ids: int64 [T, k].
-        weights: fp32 [T, k].
-        shared: [T, H] or None.
-    """
-    order = ids.argsort(dim=1)
-    rows = rows.gather(1, order[..., None].expand_as(rows)).to(torch.float32)
-    terms = rows * weights.gather(1, order)[..., None]
-    total = terms[:, 0]
-    for slot in range(1, ids.shape[1]):
-        total = total + terms[:, slot]
-    if shared is not None:
-        total = total + shared.to(torch.float32)
-    return total.to(dtype)
-
-
 def _ranks(runner: Any) -> int:
     return int(runner.moe_config.tp_size) * int(runner.moe_config.ep_size)
 
 
-def _sorted(ids: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(places of the slots of ids, sorted by expert; offsets [count + 1] of each expert among them).
-
-    Ids outside 0..count-1 are left out.
-    """
-    flat = ids.reshape(-1)
-    order = flat.argsort(stable=True)
-    edges = torch.searchsorted(flat[order].contiguous(), torch.arange(count + 1))
-    return order[int(edges[0]) : int(edges[-1])], edges - edges[0]
-
-
-def _hidden(experts: Any, x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """Gate, up and activation of rows that are sorted by expert."""
+def _rows(experts: Any, x: torch.Tensor, ids: torch.Tensor, leaves: int) -> torch.Tensor:
+    """fp32 [T, k, H]: this rank's part of the down projection of every slot, +0 where its expert isn't here."""
     kind, interleaved = activation_of(experts)
-    both = ops.grouped_linear(x, offsets, experts.w13_weight, getattr(experts, "w13_bias", None))
-    gate, up = (both[..., ::2], both[..., 1::2]) if interleaved else both.chunk(2, dim=-1)
-    if isinstance(kind, tuple):
-        return ops.swiglu_clamped(gate, up, kind[1], kind[2])
-    return ops.swiglu(gate, up) if kind == "swiglu" else ops.geglu_tanh(gate, up)
+    bias = getattr(experts, "w13_bias", None)
+    return ops.moe_rows(
+        x, ids, experts.w13_weight, experts.w2_weight, leaves, bias, activation=kind, interleaved=interleaved
+    )
 
 
 def _over_tensor_ranks(experts: Any, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """[T, k, H] where every rank holds a part of each expert's intermediate features."""
-    tokens, slots = ids.shape
-    size = int(experts.moe_config.tp_size)
-    inner = int(experts.w2_weight.shape[2])
-    leaves = rank_leaves(inner * size, size)
-    places, offsets = _sorted(ids, int(experts.w2_weight.shape[0]))
-    hidden = _hidden(experts, x[places // slots], offsets)
-    partial = torch.empty(len(places), experts.w2_weight.shape[1], dtype=torch.float32)
-    edges = offsets.tolist()
-    for expert, (start, end) in enumerate(pairwise(edges)):
-        if end > start:
-            partial[start:end] = ops.linear_row_partial(hidden[start:end], experts.w2_weight[expert], leaves)
-    total = ops.tree_combine(gathered(partial), None, torch.float32)
+    size, inner = int(experts.moe_config.tp_size), int(experts.w2_weight.shape[2])
+    total = ops.tree_combine(gathered(_rows(experts, x, ids, rank_leaves(inner * size, size))), None, torch.float32)
     if hasattr(experts, "w2_bias"):
-        bias = gathered(experts.w2_bias.data)[0]  # the other ranks hold zeros
-        total = total + bias[ids.reshape(-1)[places]].to(torch.float32)
-    rows = torch.empty(tokens * slots, total.shape[1], dtype=x.dtype)
-    rows[places] = total.to(x.dtype)
-    return rows.reshape(tokens, slots, -1)
+        total = total + gathered(experts.w2_bias.data)[0][ids].to(torch.float32)  # the other ranks hold zeros
+    return total.to(x.dtype)
 
 
 def _over_expert_ranks(experts: Any, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """[T, k, H] where every rank holds some experts whole and sees all tokens."""
-    tokens, slots = ids.shape
     local = experts.expert_map.to(torch.int64)[ids]  # -1: another rank's
-    places, offsets = _sorted(local, int(experts.w2_weight.shape[0]))
-    rows = torch.zeros(tokens * slots, experts.w2_weight.shape[1], dtype=x.dtype)
-    hidden = _hidden(experts, x[places // slots], offsets)
-    rows[places] = ops.grouped_linear(hidden, offsets, experts.w2_weight, getattr(experts, "w2_bias", None), row=True)
-    owner = gathered((local.reshape(-1) >= 0).to(torch.float32)).argmax(dim=0)
-    everyone = gathered(rows)
-    return everyone.gather(0, owner[None, :, None].expand(1, *rows.shape)).reshape(tokens, slots, -1)
+    total = _rows(experts, x, local, rank_leaves(int(experts.w2_weight.shape[2]), 1))
+    if hasattr(experts, "w2_bias"):
+        total = total + experts.w2_bias[local.clamp(min=0)].to(torch.float32)
+    rows = gathered(total.to(x.dtype))
+    owner = gathered((local >= 0).to(torch.float32)).argmax(dim=0)
+    return rows.gather(0, owner[None, ..., None].expand(1, *rows.shape[1:])).squeeze(0)
