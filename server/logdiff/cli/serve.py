@@ -20,7 +20,8 @@ def serve(
         ),
     ] = None,
     allow_write: Annotated[
-        bool, typer.Option("--allow-write", help="Also offer tools that change engines; this version has none.")
+        bool,
+        typer.Option("--allow-write", help="Also offer what changes engines: align_plan, align_apply, align_revert."),
     ] = False,
     root: Annotated[
         Path,
@@ -42,4 +43,4 @@ def serve(
     workspace = Workspace(root)
     out: Output = ctx.obj
     out.close()  # with --json errors so far are JSON; from here on standard output is the protocol's
-    start(workspace, address)
+    start(workspace, address, allow_write=allow_write)

@@ -8,9 +8,10 @@ from typing import Any
 
 from mcp.server.mcpserver.exceptions import ToolError
 
-from logdiff.mcp import resources, summaries
+from logdiff.mcp import align_words, resources, summaries
 from logdiff.mcp.jobs import Record
 from logdiff.mcp.results import (
+    AlignResult,
     CaseResult,
     EnvResult,
     Facts,
@@ -78,7 +79,7 @@ def _pending(tool: str, case: str, job: JobInfo) -> Result:
         "job": job,
     }
     kind = _KINDS[tool]
-    pending: Result = kind(**fields) if kind is EnvResult else kind(case=case, **fields)
+    pending: Result = kind(**fields) if kind in (EnvResult, AlignResult) else kind(case=case, **fields)
     return pending
 
 
@@ -162,7 +163,33 @@ def _inspected(workspace: Workspace, record: Record, data: Facts, case: str, det
     )
 
 
+def _planned(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> AlignResult:
+    verdict = "not-covered" if data.get("not_covered") else "planned"
+    return AlignResult(
+        summary=align_words.plan_summary(data),
+        verdict=verdict,
+        next_steps=align_words.plan_steps(data),
+        format=data.get("format"),
+        exit_code=record.exit_code,
+        facts=align_words.plan_facts(data, workspace.relative),
+    )
+
+
+def _aligned(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> AlignResult:
+    return AlignResult(
+        summary=align_words.state_summary(data),
+        verdict=align_words.state_verdict(data),
+        next_steps=align_words.state_steps(data, record.tool),
+        format=data.get("format"),
+        exit_code=record.exit_code,
+        facts=align_words.state_facts(data, workspace.relative),
+    )
+
+
 _KINDS: dict[str, Any] = {
+    "align_plan": AlignResult,
+    "align_apply": AlignResult,
+    "align_revert": AlignResult,
     "logdiff_run": MeasureResult,
     "logdiff_measure": MeasureResult,
     "case_import": CaseResult,
@@ -171,6 +198,9 @@ _KINDS: dict[str, Any] = {
     "env_inspect": EnvResult,
 }
 _FINISHED: dict[str, Any] = {
+    "align_plan": _planned,
+    "align_apply": _aligned,
+    "align_revert": _aligned,
     "logdiff_run": _measured,
     "logdiff_measure": _measured,
     "case_import": _imported,

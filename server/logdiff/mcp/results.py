@@ -111,6 +111,14 @@ class EnvResult(Result):
     facts: Facts = {}
 
 
+class AlignResult(Result):
+    """logdiff-align-plan/1 or logdiff-align/1."""
+
+    format: Text = None
+    exit_code: Annotated[int | None, WithJsonSchema({"type": ["integer", "null"]})] = None
+    facts: Facts = {}
+
+
 class JobResult(Result):
     """State of one job, or the list of jobs."""
 

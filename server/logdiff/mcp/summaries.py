@@ -206,6 +206,8 @@ def resume_steps(tool: str, case: str, arguments: Facts, relative: Callable[[str
                 "run_file": relative(arguments["run_file"]),
                 "case": case,
                 "floor": arguments.get("floor", "quick"),
+                **({"align": arguments["align"]} if arguments.get("align") else {}),
+                **({"tokens": relative(arguments["tokens"])} if arguments.get("tokens") else {}),
             },
             why="continues in the same case; what was captured is not captured again",
             outcomes=["the measurement"],

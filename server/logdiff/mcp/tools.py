@@ -44,10 +44,13 @@ class State:
     workspace: Workspace
     jobs: Jobs
     inline_seconds: float = INLINE_SECONDS
+    allow_write: bool = False
 
 
 _WRITES = frozenset({"logdiff_run", "logdiff_measure", "case_import"})
 """Tools that make or extend a case."""
+_ENGINES = frozenset({"logdiff_run", "align_plan", "align_apply", "align_revert"})
+"""Tools that start engines or change them: one such job at a time."""
 
 Detail = Annotated[
     Literal["summary", "full"], Field(description="summary (default): under 2,000 tokens; full: every statistic")
@@ -62,16 +65,22 @@ FailAbove = Annotated[
 ]
 
 
-def add_tools(server: MCPServer, state: State) -> None:
-    """Register every tool of this version."""
+def tool_maker(server: MCPServer) -> Callable[..., Callable[[_Tool], _Tool]]:
+    """The decorator that registers a tool with all four hints."""
 
     def tool(
-        name: str, title: str, *, read_only: bool, idempotent: bool, open_world: bool = False
+        name: str,
+        title: str,
+        *,
+        read_only: bool,
+        idempotent: bool,
+        open_world: bool = False,
+        destructive: bool = False,
     ) -> Callable[[_Tool], _Tool]:
         hints = ToolAnnotations(
             title=title,
             read_only_hint=read_only,
-            destructive_hint=False,
+            destructive_hint=destructive,
             idempotent_hint=idempotent,
             open_world_hint=open_world,
         )
@@ -83,6 +92,17 @@ def add_tools(server: MCPServer, state: State) -> None:
 
         return register
 
+    return tool
+
+
+def add_tools(server: MCPServer, state: State) -> None:
+    """Register every tool of this version; those that change engines only where the server was started so."""
+    tool = tool_maker(server)
+    if state.allow_write:
+        from logdiff.mcp.align_tools import add_align_tools
+
+        add_align_tools(server, state)
+
     @tool("env_inspect", "Inspect environment", read_only=True, idempotent=True)
     async def env_inspect(
         ctx: Context,
@@ -92,9 +112,9 @@ def add_tools(server: MCPServer, state: State) -> None:
         detail: Detail = "summary",
     ) -> Annotated[CallToolResult, EnvResult]:
         """Versions, devices and environment variables that decide the numbers. Use it first, and in bug reports."""
-        with _clear_errors():
+        with clear_errors():
             arguments = {"python": state.workspace.interpreter(python) if python else None}
-            return await _call(state, ctx, "env_inspect", "env", arguments, "", detail)
+            return await call(state, ctx, "env_inspect", "env", arguments, "", detail)
 
     @tool("logdiff_run", "Run both engines and compare", read_only=False, idempotent=False, open_world=True)
     async def logdiff_run(
@@ -105,17 +125,24 @@ def add_tools(server: MCPServer, state: State) -> None:
             Literal["quick", "full"],
             Field(description="quick (default): rerun, batch sizes, padding; full: axes that restart the engine too"),
         ] = "quick",
+        align: Annotated[
+            str, Field(description='run aligned operators: "all" or names with commas; default: as the run file says')
+        ] = "",
+        tokens: Annotated[str, Field(description="earlier case whose tokens are scored again, not sampled anew")] = "",
         fail_above: FailAbove = "",
         detail: Detail = "summary",
     ) -> Annotated[CallToolResult, MeasureResult]:
         """Start the rollout and the training engine of a run file, score the same tokens on both, and measure how far
         the log-probabilities are apart, beside the floor of each engine against itself. Takes minutes: returns a job.
         It executes the Python modules that the run file names."""
-        with _clear_errors():
+        with clear_errors():
             file = state.workspace.path(run_file, "run_file")
             folder = state.workspace.new_case(case, file.stem)
-            arguments = {"run_file": str(file), "case": str(folder), "floor": floor, "fail_above": fail_above or None}
-            return await _call(state, ctx, "logdiff_run", "run", arguments, str(folder), detail)
+            arguments: Facts = {
+                "run_file": str(file), "case": str(folder), "floor": floor, "fail_above": fail_above or None,
+                "align": align or None, "tokens": str(state.workspace.case(tokens)) if tokens else None,
+            }  # fmt: skip
+            return await call(state, ctx, "logdiff_run", "run", arguments, str(folder), detail)
 
     @tool("logdiff_measure", "Measure recorded log-probabilities", read_only=False, idempotent=True)
     async def logdiff_measure(
@@ -130,12 +157,12 @@ def add_tools(server: MCPServer, state: State) -> None:
     ) -> Annotated[CallToolResult, MeasureResult]:
         """Compare log-probabilities that were already recorded: identity gates first (ids, lengths, masks, weights,
         finite values), then statistics of d = logp_train - logp_rollout. Starts no engine."""
-        with _clear_errors():
+        with clear_errors():
             files = [state.workspace.path(p, "paths") for p in paths]
             given = files[0] if len(files) == 1 and files[0].is_dir() and not case else None
             folder = given or state.workspace.new_case(case, files[0].stem)
             arguments = {"paths": [str(f) for f in files], "case": str(folder), "fail_above": fail_above or None}
-            return await _call(state, ctx, "logdiff_measure", "measure", arguments, str(folder), detail)
+            return await call(state, ctx, "logdiff_measure", "measure", arguments, str(folder), detail)
 
     @tool("case_import", "Import recorded evidence", read_only=False, idempotent=True)
     async def case_import(
@@ -149,13 +176,13 @@ def add_tools(server: MCPServer, state: State) -> None:
         ] = None,
     ) -> Annotated[CallToolResult, CaseResult]:
         """Read foreign JSON Lines records of prompt ids, response ids and log-probabilities into a case."""
-        with _clear_errors():
+        with clear_errors():
             files = [state.workspace.path(p, "paths") for p in paths]
             folder = state.workspace.new_case(case, files[0].stem)
             arguments = {
                 "format": format, "paths": [str(f) for f in files], "case": str(folder), "mapping": map or {},
             }  # fmt: skip
-            return await _call(state, ctx, "case_import", "import", arguments, str(folder), "summary")
+            return await call(state, ctx, "case_import", "import", arguments, str(folder), "summary")
 
     @tool("case_query", "Query a case with SQL", read_only=True, idempotent=True)
     async def case_query(
@@ -171,18 +198,18 @@ def add_tools(server: MCPServer, state: State) -> None:
         limit: Annotated[int, Field(description="most rows to return, 1 to 1000; default 50", ge=1, le=1000)] = 50,
     ) -> Annotated[CallToolResult, QueryResult]:
         """Ask the token table of a case: worst tokens, one sample, counts by side or position."""
-        with _clear_errors():
+        with clear_errors():
             folder = state.workspace.case(case)
             arguments = {"case": str(folder), "sql": sql, "limit": limit}
-            return await _call(state, ctx, "case_query", "query", arguments, str(folder), "summary")
+            return await call(state, ctx, "case_query", "query", arguments, str(folder), "summary")
 
     @tool("report_render", "Render the HTML report", read_only=False, idempotent=True)
     async def report_render(ctx: Context, case: CasePath) -> Annotated[CallToolResult, ReportResult]:
         """Write report.html into a measured case: one self-contained page with every plot, for a person to open."""
-        with _clear_errors():
+        with clear_errors():
             folder = state.workspace.case(case)
             arguments = {"case": str(folder), "output": str(folder / "report.html")}
-            return await _call(state, ctx, "report_render", "report", arguments, str(folder), "summary")
+            return await call(state, ctx, "report_render", "report", arguments, str(folder), "summary")
 
     @tool("job_status", "Follow, list or cancel jobs", read_only=False, idempotent=True)
     async def job_status(
@@ -196,7 +223,7 @@ def add_tools(server: MCPServer, state: State) -> None:
         detail: Detail = "summary",
     ) -> Annotated[CallToolResult, JobResult]:
         """Progress or result of a job that another tool started."""
-        with _clear_errors():
+        with clear_errors():
             if not job_id:
                 if cancel or wait_s:
                     raise InputError("which job?", value=None, hint="give `job_id`; without it the jobs are listed")
@@ -220,7 +247,7 @@ def add_tools(server: MCPServer, state: State) -> None:
             return reply(job_result(state.workspace, job.record, detail))
 
 
-class _clear_errors:  # noqa: N801 - used like a keyword
+class clear_errors:  # noqa: N801 - used like a keyword
     """Turn our errors into ToolError: the SDK masks every other exception, and the model must read ours."""
 
     def __enter__(self) -> None:
@@ -231,12 +258,11 @@ class _clear_errors:  # noqa: N801 - used like a keyword
             raise ToolError(error_text(error.as_dict()["error"])) from None
 
 
-async def _call(
+async def call(
     state: State, ctx: Context, tool: str, action: str, arguments: Facts, case: str, detail: str
 ) -> CallToolResult:
-    start = partial(
-        state.jobs.start, tool, action, arguments, case, writes=tool in _WRITES, engines=tool == "logdiff_run"
-    )
+    """Run an action as a job and answer with its result, or with the job when it takes longer."""
+    start = partial(state.jobs.start, tool, action, arguments, case, writes=tool in _WRITES, engines=tool in _ENGINES)
     job = await anyio.to_thread.run_sync(start)
     try:
         await _follow(ctx, job, state.inline_seconds)

@@ -36,7 +36,7 @@ def fake_jobs(root: Path) -> Any:
 
 @pytest.fixture
 def fake_server(root: Path, fake_jobs: Jobs) -> Callable[..., Any]:
-    def make(inline_seconds: float = 5.0) -> Any:
-        return build_server(Workspace(root), jobs=fake_jobs, inline_seconds=inline_seconds)
+    def make(inline_seconds: float = 5.0, allow_write: bool = False) -> Any:
+        return build_server(Workspace(root), jobs=fake_jobs, inline_seconds=inline_seconds, allow_write=allow_write)
 
     return make

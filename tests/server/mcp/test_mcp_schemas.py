@@ -19,6 +19,7 @@ SNAPSHOTS = Path(__file__).with_name("snapshots")
 TOOLS = {
     "case_import", "case_query", "env_inspect", "job_status", "logdiff_measure", "logdiff_run", "report_render"
 }  # fmt: skip
+WRITING = {"align_apply", "align_plan", "align_revert"}
 
 
 async def listed(server: Any) -> dict[str, Any]:
@@ -33,9 +34,15 @@ async def test_the_tools_are_those_of_this_version(fake_server: Callable[..., An
     assert set(await listed(fake_server())) == TOOLS
 
 
-@pytest.mark.parametrize("name", sorted(TOOLS))
+async def test_tools_that_change_engines_are_there_only_when_the_server_was_started_so(
+    fake_server: Callable[..., Any],
+) -> None:
+    assert set(await listed(fake_server(allow_write=True))) == TOOLS | WRITING
+
+
+@pytest.mark.parametrize("name", sorted(TOOLS | WRITING))
 async def test_a_tools_schema_changes_only_on_purpose(fake_server: Callable[..., Any], name: str) -> None:
-    shown = json.dumps((await listed(fake_server()))[name], indent=1, sort_keys=True) + "\n"
+    shown = json.dumps((await listed(fake_server(allow_write=True)))[name], indent=1, sort_keys=True) + "\n"
     file = SNAPSHOTS / f"{name}.json"
     if os.environ.get("UPDATE_SNAPSHOTS"):
         file.parent.mkdir(exist_ok=True)
@@ -44,22 +51,25 @@ async def test_a_tools_schema_changes_only_on_purpose(fake_server: Callable[...,
 
 
 async def test_every_tool_sets_all_four_hints(fake_server: Callable[..., Any]) -> None:
-    hints = {name: tool["annotations"] for name, tool in (await listed(fake_server())).items()}
+    hints = {name: tool["annotations"] for name, tool in (await listed(fake_server(allow_write=True))).items()}
     for name, found in hints.items():
         for hint in ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"):
             assert isinstance(found.get(hint), bool), f"{name} leaves {hint} open"
     assert {name for name, h in hints.items() if h["readOnlyHint"]} == {"case_query", "env_inspect"}
     assert {name for name, h in hints.items() if h["openWorldHint"]} == {"logdiff_run"}
-    assert not any(h["destructiveHint"] for h in hints.values())
+    assert {name for name, h in hints.items() if h["destructiveHint"]} == {"align_apply", "align_revert"}
+    assert {name for name in WRITING if hints[name]["idempotentHint"]} == WRITING
 
 
 async def test_the_tool_list_costs_under_3000_tokens(fake_server: Callable[..., Any]) -> None:
     text = json.dumps(list((await listed(fake_server())).values()), separators=(",", ":"))
     assert len(text) / 4 < 3000
+    text = json.dumps(list((await listed(fake_server(allow_write=True))).values()), separators=(",", ":"))
+    assert len(text) / 4 < 4000
 
 
 async def test_every_argument_is_described_with_its_range(fake_server: Callable[..., Any]) -> None:
-    for name, tool in (await listed(fake_server())).items():
+    for name, tool in (await listed(fake_server(allow_write=True))).items():
         for key, schema in tool["inputSchema"]["properties"].items():
             assert schema.get("description"), f"{name}.{key} has no description"
             for bound in ("minimum", "maximum"):
@@ -69,9 +79,10 @@ async def test_every_argument_is_described_with_its_range(fake_server: Callable[
 
 async def test_every_next_step_names_a_tool_with_arguments_that_it_takes(fake_server: Callable[..., Any]) -> None:
     from jsonschema import validate
-    from logdiff.mcp import summaries
+    from logdiff.mcp import align_words, summaries
 
-    tools = await listed(fake_server())
+    tools = await listed(fake_server(allow_write=True))
+    aligned = {"run_file": "/w/run.yaml", "align": "all", "tokens": "/w/c"}
     steps = [
         *summaries.measure_steps("runs/x", "different"),
         *summaries.measure_steps("runs/x", "equal"),
@@ -79,8 +90,11 @@ async def test_every_next_step_names_a_tool_with_arguments_that_it_takes(fake_se
         *summaries.case_steps("runs/x"),
         *summaries.job_steps("run-1"),
         *summaries.resume_steps("logdiff_run", "runs/x", {"run_file": "/w/run.yaml"}, lambda p: "run.yaml"),
+        *summaries.resume_steps("logdiff_run", "runs/x", aligned, lambda p: "run.yaml"),
+        *align_words.plan_steps({"id": "0123", "not_covered": []}),
+        *align_words.state_steps({}, "align_apply"),
     ]
-    assert len(steps) >= 9
+    assert len(steps) >= 12
     for step in steps:
         validate(step.arguments, tools[step.tool]["inputSchema"])
         assert set(step.arguments) <= set(tools[step.tool]["inputSchema"]["properties"])
