@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,21 +83,28 @@ def _panel(axes: Axes, name: str, series: dict[str, list[float]], wide: bool) ->
     for mode, values in series.items():
         style, marker = STYLES[mode]
         axes.plot(values, style, marker=marker, markersize=3, linewidth=1.3, color=COLOURS[mode], label=mode)
-    positive = [v for values in series.values() for v in values if v > 0]
-    if wide and positive:
-        least = min(positive)
-        axes.set_yscale("symlog", linthresh=least, linscale=0.3)
-        axes.set_ylim(-0.4 * least, max(positive) * 3)
-        axes.set_yticks([0, *(t for t in axes.get_yticks() if t > 0 and t >= least)])
-        axes.set_yticklabels(["0" if t == 0 else f"{t:.0e}" for t in axes.get_yticks()])
-        axes.minorticks_off()
-    elif not wide:
-        axes.set_ylim(bottom=min(0.0, *(v for values in series.values() for v in values)) - 0.0)
+    values = [v for run in series.values() for v in run]
+    if wide and max(values) > 0:
+        _log_with_zero(axes, min(v for v in values if v > 0), max(values))
+    else:
         axes.margins(y=0.1)
+        axes.set_ylim(bottom=min(0.0, *values), top=None if max(values) > 0 else 1.0)
     axes.set_xlabel("step", fontsize=9)
     axes.grid(color="#e3e6eb", linewidth=0.7)
     axes.tick_params(labelsize=8)
     axes.legend(fontsize=8, frameon=False)
+
+
+def _log_with_zero(axes: Axes, least: float, most: float) -> None:
+    """A logarithmic axis over [least, most] whose foot is exact zero."""
+    low, high = math.floor(math.log10(least)), math.ceil(math.log10(most))
+    high = max(high, low + 1)
+    axes.set_yscale("symlog", linthresh=10.0**low, linscale=0.5)
+    axes.set_ylim(-0.15 * 10.0**low, 10.0**high)
+    decades = range(low, high + 1, max(1, (high - low) // 5))
+    axes.set_yticks([0.0, *(10.0**k for k in decades)], ["0", *(f"$10^{{{k}}}$" for k in decades)])
+    axes.minorticks_off()
+    axes.axhline(0, color="#5f6877", linewidth=0.8)
 
 
 def _page(title: str, svg: str, rows: list[list[str]]) -> str:

@@ -37,7 +37,8 @@ class Trainer:
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
 
-        logging.disable_progress_bar()
+        quiet: Any = logging.disable_progress_bar
+        quiet()
         self._settings = settings
         loader: Any = AutoModelForCausalLM
         self.model: Any = loader.from_pretrained(settings.model, dtype=getattr(torch, settings.dtype)).train()
