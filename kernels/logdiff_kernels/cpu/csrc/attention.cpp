@@ -16,6 +16,8 @@ namespace ld::attn {
 namespace {
 
 constexpr int64_t kItemRows = 96;
+constexpr int64_t kWidenRows = 24;         // rows from which values are widened once rather than in every tile
+constexpr int64_t kWidenFloats = 80 << 10;  // ... if a step's keys and values stay in the second-level cache
 constexpr int64_t kSerialWork = 1 << 16;  // multiply-adds below which threads cost more than they give
 
 // Group rows [row0, row1) of key head `kv_head` of sequence b: row = position in the call * group + head in the group.
@@ -33,7 +35,8 @@ template <class T> class Worker {
 public:
     Worker(const ld_attention_args& a, const Item& item)
         : a_(a), item_(item), group_(a.heads / a.kv_heads), rows_(item.row1 - item.row0), columns_(columns_of(a)),
-          packed_v_(columns_ != a.dim_v) {
+          packed_v_(columns_ != a.dim_v || (!std::is_same_v<T, f32_t> && rows_ >= kWidenRows &&
+                                            kStep * (a.dim + columns_) <= kWidenFloats)) {
         const int64_t tiles = (rows_ + kRows - 1) / kRows;
         tile_ = (rows_ + tiles - 1) / tiles;
         float* memory = scratch<float>(rows_ * a.dim + kStep * a.dim + kRows * (kStep + columns_) +

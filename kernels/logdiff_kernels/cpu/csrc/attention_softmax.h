@@ -1,28 +1,45 @@
 // One step of the online softmax for one query row: scores to weights, running maximum and sum.
 #pragma once
 
+#include <type_traits>
+
 #include "attention.h"
 #include "expln.h"
 #include "reduce.h"
 
 namespace ld::attn {
 
+#if defined(LD_ISA_AVX2) || (defined(LD_ISA_AVX512) && !defined(LD_SIMDE))
+#define LD_PIN(vector) asm volatile("" : "+x"((vector).v))
+#else
+#define LD_PIN(vector)
+#endif
+
 constexpr float kNegInf = -__builtin_inff();
 
-// exp1 for x <= 0 or NaN: the same bits with the upper range left out.
-inline F exp1_below(F x) {
+// exp1 of N vectors of values <= 0 or NaN: the same bits with the upper range left out, N chains side by side.
+template <int N> inline void exp1_below(F (&x)[N]) {
     const F low = F::set1(-87.33654f);
-    const F inside = max(low, x);  // NaN stays
-    const F n = rint(inside * F::set1(1.4426950408889634f));
-    const F r = (inside - n * F::set1(0.693359375f)) - n * F::set1(-2.12194440e-4f);
-    F q = F::set1(0.000199179703486152f);
-    q = q * r + F::set1(0.0013946190010756254f);
-    q = q * r + F::set1(0.008333264850080013f);
-    q = q * r + F::set1(0.041666269302368164f);
-    q = q * r + F::set1(0.1666666716337204f);
-    q = q * r + F::set1(0.5f);
-    const F y = add_exponent(((r * r) * q + r) + F::set1(1.0f), n);
-    return select(lt(x, low), F::zero(), y);
+    F n[N], r[N], q[N];
+// A compiler would walk one chain to its end first, and the scheduler of a CPU sees no further than one or two.
+#define LD_SIDE_BY_SIDE(expression)       \
+    _Pragma("GCC unroll 8") for (int i = 0; i < N; ++i) { \
+        expression;                       \
+        LD_PIN(q[i]);                     \
+    }
+    LD_SIDE_BY_SIDE(r[i] = max(low, x[i]); q[i] = r[i] * F::set1(1.4426950408889634f))  // NaN stays
+    LD_SIDE_BY_SIDE(n[i] = rint(q[i]); q[i] = n[i] * F::set1(0.693359375f))
+    LD_SIDE_BY_SIDE(r[i] = r[i] - q[i]; q[i] = n[i] * F::set1(-2.12194440e-4f))
+    LD_SIDE_BY_SIDE(r[i] = r[i] - q[i]; q[i] = F::set1(0.000199179703486152f) * r[i])
+    LD_SIDE_BY_SIDE(q[i] = q[i] + F::set1(0.0013946190010756254f))
+    LD_SIDE_BY_SIDE(q[i] = q[i] * r[i] + F::set1(0.008333264850080013f))
+    LD_SIDE_BY_SIDE(q[i] = q[i] * r[i] + F::set1(0.041666269302368164f))
+    LD_SIDE_BY_SIDE(q[i] = q[i] * r[i] + F::set1(0.1666666716337204f))
+    LD_SIDE_BY_SIDE(q[i] = q[i] * r[i] + F::set1(0.5f))
+    LD_SIDE_BY_SIDE(q[i] = (r[i] * r[i]) * q[i] + r[i])
+    LD_SIDE_BY_SIDE(q[i] = add_exponent(q[i] + F::set1(1.0f), n[i]))
+    LD_SIDE_BY_SIDE(x[i] = select(lt(x[i], low), F::zero(), q[i]))
+#undef LD_SIDE_BY_SIDE
 }
 
 // Lanes of the vector that starts at `at` and lie in [begin, end) keep x; the others become `other`.
@@ -70,17 +87,21 @@ inline float softmax_step(const ld_attention_args& a, float* s, int64_t begin, i
     F lane[per_chunk];
     for (int j = 0; j < per_chunk; ++j) lane[j] = F::zero();
     const int64_t vector_begin = begin / F::W, vector_end = (end + F::W - 1) / F::W;
-    const auto weigh = [&](int64_t v, int j) {
-        const F p = exp1_below(F::load(s + v * F::W) - shift);
-        lane[j] = lane[j] + p;
-        round_to<T>(p).store(s + v * F::W);
+    const auto weigh = [&](auto count, int64_t v, int j) {
+        constexpr int N = decltype(count)::value;
+        F p[N];
+        for (int i = 0; i < N; ++i) p[i] = F::load(s + (v + i) * F::W) - shift;
+        exp1_below(p);
+        for (int i = 0; i < N; ++i) lane[j + i] = lane[j + i] + p[i];
+        for (int i = 0; i < N; ++i) round_to<T>(p[i]).store(s + (v + i) * F::W);
     };
+    using One = std::integral_constant<int, 1>;
+    using Several = std::integral_constant<int, 4>;
     int64_t v = vector_begin;
-    for (; v < vector_end && v % per_chunk; ++v) weigh(v, int(v % per_chunk));
+    for (; v < vector_end && v % per_chunk; ++v) weigh(One(), v, int(v % per_chunk));
     for (; v + per_chunk <= vector_end; v += per_chunk)
-#pragma GCC unroll 2
-        for (int j = 0; j < per_chunk; ++j) weigh(v + j, j);
-    for (int j = 0; v < vector_end; ++v, ++j) weigh(v, j);
+        for (int j = 0; j < per_chunk; j += Several::value) weigh(Several(), v + j, j);
+    for (int j = 0; v < vector_end; ++v, ++j) weigh(One(), v, j);
     R64 sum;
     sum.add_chunk([&](int j) { return lane[j]; });
     const float c = exp1(state.m - u);
