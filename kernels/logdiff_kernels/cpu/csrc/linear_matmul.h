@@ -7,6 +7,7 @@
 
 #include "linear_pack.h"
 #include "linear_plan.h"
+#include "linear_stream.h"
 #include "linear_tile.h"
 #include "parallel.h"
 
@@ -50,7 +51,11 @@ void panel(const Product& p, const Plan& plan, const float* a, int64_t a_row, in
         float* sum = slot[levels];
         const int64_t begin = plan.begin(p.k, piece), end = plan.end(p.k, piece);
         if (begin == end) std::fill(sum, sum + area, 0.0f);
-        for (int64_t k0 = begin; k0 < end; k0 += kDepth) {
+        int64_t k0 = begin;
+        if (rows <= kStreamRows && p.b.s_k == 1) {
+            k0 += stream_rows<width>(p.b, n0, columns, begin, end - begin, a, a_row, int(rows), sum);
+        }
+        for (; k0 < end; k0 += kDepth) {
             const int64_t depth = std::min(kDepth, end - k0);
             dispatch(p.b.dtype, [&](auto t) {
                 read_columns<decltype(t), width>(p.b, n0, columns, k0, depth, packed);
@@ -89,6 +94,7 @@ inline void products(const Product* list, int64_t count, const Plan& plan) {
         const Product* p;
         const float* a;
         int64_t a_row, m0, rows, n0;
+        bool wide;
     };
     static thread_local std::vector<Task> tasks;
     int64_t index = 0, row = 0;  // next product, and next row of it
@@ -144,7 +150,8 @@ inline void products(const Product* list, int64_t count, const Plan& plan) {
                              });
                 offset += chunk.rows * p.k;
             }
-            const int64_t width = (chunk.rows <= 2 ? kWide : kVectors) * F::W;
+            const bool wide = chunk.rows <= (p.b.s_k == 1 ? kStreamRows : 2);
+            const int64_t width = (wide ? kWide : kVectors) * F::W;
             const int64_t panels = (p.n + width - 1) / width;
             int64_t parts = 1;  // row parts: more only when there are too few panels for the threads
             if (threads > 1 && panels < 4 * threads)
@@ -152,16 +159,14 @@ inline void products(const Product* list, int64_t count, const Plan& plan) {
             const int64_t step = ((chunk.rows + parts - 1) / parts + kRows - 1) / kRows * kRows;
             for (int64_t n0 = 0; n0 < p.n; n0 += width)
                 for (int64_t m = 0; m < chunk.rows; m += step)
-                    tasks.push_back({&p, a + m * a_row, a_row, chunk.m0 + m, std::min(step, chunk.rows - m), n0});
+                    tasks.push_back({&p, a + m * a_row, a_row, chunk.m0 + m, std::min(step, chunk.rows - m), n0, wide});
         }
         const int64_t total = static_cast<int64_t>(tasks.size());
         const Task* task = tasks.data();
         parallel_for(total, threads == 1 ? total : 1, [&](int64_t first, int64_t last) {
             for (int64_t i = first; i < last; ++i) {
                 const Task& t = task[i];
-                // The choice must not depend on anything that changes bits; it does not: lanes are independent.
-                const bool wide = kWide != kVectors && t.rows <= 2;
-                if (wide)
+                if (kWide != kVectors && t.wide)
                     panel<kWide>(*t.p, plan, t.a, t.a_row, t.m0, t.rows, t.n0);
                 else
                     panel<kVectors>(*t.p, plan, t.a, t.a_row, t.m0, t.rows, t.n0);

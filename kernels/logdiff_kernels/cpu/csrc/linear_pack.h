@@ -1,8 +1,10 @@
 // Operands widened to fp32 in the layout that the register tile reads, and finished rows written back.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
+#include "linear_transpose.h"
 #include "simd.h"
 
 namespace ld::linear {
@@ -39,7 +41,7 @@ template <class T> void read_rows(const Operand& x, int64_t m0, int64_t rows, in
         }
 }
 
-// to[depth][Width]: columns n0 .. n0 + columns, the others +0.
+// to[depth][Width]: columns n0 .. n0 + columns; the others are undefined and must not be read.
 template <class T, int Width>
 void read_columns(const Operand& x, int64_t n0, int columns, int64_t k0, int64_t depth, float* to) {
     if (x.s_out == 1) {
@@ -53,13 +55,20 @@ void read_columns(const Operand& x, int64_t n0, int columns, int64_t k0, int64_t
         }
         return;
     }
+    using C = Columns<T>;
+    const int64_t quick = x.s_k == 1 && columns >= F::W ? depth / C::kStep * C::kStep : 0;
+    if (quick > 0)
+        for (int v = 0; v < columns; v += F::W) {
+            const int n = std::min(v, columns - F::W);  // the last vector may overlap the one before: same values
+            const auto* from = at<T>(x, n0 + n, k0);
+            for (int64_t k = 0; k < quick; k += C::kStep)
+                C::each(reinterpret_cast<const char*>(from + k), x.s_out * int64_t(sizeof *from),
+                        [&](int j, F column) { column.store(to + (k + j) * Width + n); });
+        }
     for (int n = 0; n < columns; ++n) {
         const auto* from = at<T>(x, n0 + n, k0);
-        for (int64_t j = 0; j < depth; ++j) to[j * Width + n] = load_scalar<T>(from + j * x.s_k);
+        for (int64_t j = quick; j < depth; ++j) to[j * Width + n] = load_scalar<T>(from + j * x.s_k);
     }
-    if (columns < Width)
-        for (int64_t j = 0; j < depth; ++j)
-            for (int n = columns; n < Width; ++n) to[j * Width + n] = 0.0f;
 }
 
 // sum = earlier + sum.
