@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from align_models import covered, make
+from align_models import COVERED, make
 from logdiff_kernels.align import AlignSpec, parse_ops
 from logdiff_kernels.engines.transformers.align import apply
 
@@ -33,8 +33,9 @@ def logits(model: Any) -> torch.Tensor:
 
 
 def mixture() -> Any:
-    """In fp32, where no rounding to a narrow dtype hides the order of a small sum."""
-    return covered("glm4-moe")
+    """In fp32, where no rounding to a narrow dtype hides the order of a sum, and wide enough to have one."""
+    kind, more = COVERED["glm4-moe"]
+    return make(kind, more | {"hidden_size": 768, "intermediate_size": 640, "moe_intermediate_size": 640})
 
 
 @pytest.mark.parametrize("op", VISIBLE)

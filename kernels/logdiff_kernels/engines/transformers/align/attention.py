@@ -11,7 +11,8 @@ import torch
 from logdiff_kernels import ops
 from logdiff_kernels.engines.transformers.align import mask as masks
 from logdiff_kernels.engines.transformers.align.patching import Patches
-from logdiff_kernels.engines.transformers.align.scene import Scene, own_class, refuse
+from logdiff_kernels.engines.transformers.align.scene import Scene, refuse
+from logdiff_kernels.engines.transformers.align.stand_in import own_class
 from logdiff_kernels.errors import UnsupportedError
 
 NAME = "logdiff_aligned"

@@ -8,8 +8,8 @@ import torch
 
 from logdiff_kernels import ops
 from logdiff_kernels.engines.transformers.align.guard import plain_weight
-from logdiff_kernels.engines.transformers.align.scene import Scene, own_class, refuse
-from logdiff_kernels.engines.transformers.align.stand_in import attempt, stand_in
+from logdiff_kernels.engines.transformers.align.scene import Scene, refuse
+from logdiff_kernels.engines.transformers.align.stand_in import attempt, own_class, stand_in
 
 
 def find(scene: Scene) -> None:

@@ -12,8 +12,8 @@ import torch
 
 from logdiff_kernels import ops
 from logdiff_kernels.engines.transformers.align.guard import plain_weight
-from logdiff_kernels.engines.transformers.align.scene import Scene, own_class, refuse, text_config
-from logdiff_kernels.engines.transformers.align.stand_in import Stub, attempt, close, stand_in
+from logdiff_kernels.engines.transformers.align.scene import Scene, refuse, text_config
+from logdiff_kernels.engines.transformers.align.stand_in import Stub, attempt, close, own_class, stand_in
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import torch
 from logdiff_kernels import ops
 from logdiff_kernels.contract.linear import is_row_parallel, row_leaves
 from logdiff_kernels.engines.transformers.align.guard import plain_weight
-from logdiff_kernels.engines.transformers.align.scene import Scene, own_class, refuse
+from logdiff_kernels.engines.transformers.align.scene import Scene, refuse
+from logdiff_kernels.engines.transformers.align.stand_in import own_class
 
 
 def find(scene: Scene) -> None:

@@ -16,8 +16,8 @@ import torch
 
 from logdiff_kernels import ops
 from logdiff_kernels.contract.rope import RopeSpec, table
-from logdiff_kernels.engines.transformers.align.scene import Scene, own_class, refuse, text_config
-from logdiff_kernels.engines.transformers.align.stand_in import attempt, close, stand_in
+from logdiff_kernels.engines.transformers.align.scene import Scene, refuse, text_config
+from logdiff_kernels.engines.transformers.align.stand_in import attempt, close, own_class, stand_in
 from logdiff_kernels.errors import RunnerError, UnsupportedError
 
 STYLES = ("neox", "interleaved", "deinterleaving")

@@ -73,11 +73,3 @@ def refuse(name: str, module: Any, why: str, hint: str = "") -> UnsupportedError
 def text_config(model: Any) -> Any:
     """The configuration of the language model."""
     return model.config.get_text_config(decoder=True)
-
-
-def own_class(module: torch.nn.Module) -> type[torch.nn.Module]:
-    """The class of a module, seen through FSDP2's class swap."""
-    cls = type(module)
-    if cls.__name__ == f"FSDP{cls.__mro__[-1].__name__}" or any(c.__name__ == "FSDPModule" for c in cls.__mro__[1:2]):
-        return cls.__mro__[2]
-    return cls

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+
+
+def own_class(module: torch.nn.Module) -> type[torch.nn.Module]:
+    """The class of a module, seen through the class that FSDP2 puts in front of it."""
+    order = type(module).__mro__
+    return order[2] if len(order) > 2 and order[1].__name__ == "FSDPModule" else order[0]
 
 
 def stand_in(
@@ -24,9 +29,11 @@ def stand_in(
 
     Only `stand_in(...).forward(...)` is to be called: it has no hooks of its own.
     """
-    copied = copy.copy(module)
+    kind_of = own_class(module)
+    copied: Any = kind_of.__new__(kind_of)
+    state: dict[str, Any] = {key: value for key, value in module.__dict__.items() if key != "forward"}
+    copied.__dict__.update(state)
     state = copied.__dict__
-    state.pop("forward", None)
     for kind in ("_parameters", "_buffers"):
         state[kind] = {name: _random(value, generator) for name, value in getattr(module, kind).items()}
     state["_modules"] = {**module._modules, **(children or {})}
