@@ -19,8 +19,8 @@ import typer
 from logdiff_kernels.errors import RunnerError
 from logdiff_kernels.models import build
 
-from examples.true_on_policy.plot import read_metrics, summary, write_plots
-from examples.true_on_policy.progress import View
+from examples.true_on_policy.plot import comparable_runs, summary, write_plots
+from examples.true_on_policy.progress import View, table
 from examples.true_on_policy.settings import Settings
 
 
@@ -99,11 +99,10 @@ def _run(settings: Settings, out: Path) -> None:
         except (LogdiffError, EvidenceError) as error:
             view.say(f"error: {error}")
             raise typer.Exit(2) from None
-    files = {each: out / each / "metrics.jsonl" for each in ("stock", "aligned")}
-    runs = {each: lines for each, path in files.items() if path.is_file() and (lines := read_metrics(path))}
+    runs = comparable_runs(out)
+    if not runs:
+        raise typer.Exit(status)
     png, page = write_plots(runs, out, f"GRPO on {Path(settings.model).name.split('-')[0]}, d at every step")
-    from examples.true_on_policy.progress import table
-
     table(summary(runs))
     typer.echo(f"{png}\n{page}")
     if status:

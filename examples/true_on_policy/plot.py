@@ -40,6 +40,21 @@ def read_metrics(path: Path) -> Lines:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def comparable_runs(folder: Path) -> dict[str, Lines]:
+    """Runs in `folder` by mode; of two whose settings differ in more than the mode only the newer one."""
+    found: dict[str, tuple[float, dict[str, Any], Lines]] = {}
+    for mode in COLOURS:
+        metrics, settings = folder / mode / "metrics.jsonl", folder / mode / "settings.json"
+        if metrics.is_file() and settings.is_file() and (lines := read_metrics(metrics)):
+            given = json.loads(settings.read_text(encoding="utf-8"))
+            shared = {key: value for key, value in given.items() if key not in ("mode", "ops", "check_weights")}
+            found[mode] = (metrics.stat().st_mtime, shared, lines)
+    if len({json.dumps(shared, sort_keys=True) for _, shared, _ in found.values()}) > 1:
+        newest = max(found, key=lambda mode: found[mode][0])
+        found = {newest: found[newest]}
+    return {mode: lines for mode, (_, _, lines) in found.items()}
+
+
 def summary(runs: dict[str, Lines]) -> list[list[str]]:
     """Header row, then one row per entry of `SUMMARY`."""
     return [["", *runs], *([title, *(value(lines) for lines in runs.values())] for title, value in SUMMARY)]
@@ -74,6 +89,7 @@ def _figure(runs: dict[str, Lines], title: str) -> Figure:
     )
     for axes, (name, value, wide) in zip(figure.subplots(2, 4).flat, panels, strict=True):
         _panel(axes, name, {mode: [value(x) for x in lines] for mode, lines in runs.items()}, wide)
+    figure.legend(*axes.get_legend_handles_labels(), loc="upper right", ncols=len(runs), frameon=False)
     return figure
 
 
@@ -92,7 +108,6 @@ def _panel(axes: Axes, name: str, series: dict[str, list[float]], wide: bool) ->
     axes.set_xlabel("step", fontsize=9)
     axes.grid(color="#e3e6eb", linewidth=0.7)
     axes.tick_params(labelsize=8)
-    axes.legend(fontsize=8, frameon=False)
 
 
 def _log_with_zero(axes: Axes, least: float, most: float) -> None:

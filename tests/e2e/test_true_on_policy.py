@@ -22,7 +22,7 @@ from examples.true_on_policy import fp32_gradients
 from examples.true_on_policy.grpo import advantages, objective
 from examples.true_on_policy.loop import NotOnPolicyError, require_on_policy, write_overlay
 from examples.true_on_policy.metrics import difference, ratios, unequal_weights
-from examples.true_on_policy.plot import summary, write_plots
+from examples.true_on_policy.plot import comparable_runs, summary, write_plots
 from examples.true_on_policy.settings import Settings
 from examples.true_on_policy.task import Task
 
@@ -133,6 +133,21 @@ def test_plots_and_summary_hold_both_runs(tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "a &lt;title&gt;" in text
     assert "<svg" in text
+
+
+def test_runs_of_other_settings_are_not_drawn_side_by_side(tmp_path: Path) -> None:
+    def write(mode: str, step_count: int, age: float) -> None:
+        (tmp_path / mode).mkdir(exist_ok=True)
+        (tmp_path / mode / "settings.json").write_text(json.dumps({"mode": mode, "steps": step_count}))
+        metrics = tmp_path / mode / "metrics.jsonl"
+        metrics.write_text(json.dumps(_line(0, 0.0, 0)) + "\n")
+        os.utime(metrics, (age, age))
+
+    write("stock", 2, age=1000.0)
+    write("aligned", 2, age=2000.0)
+    assert list(comparable_runs(tmp_path)) == ["stock", "aligned"]
+    write("aligned", 3, age=2000.0)
+    assert list(comparable_runs(tmp_path)) == ["aligned"]
 
 
 def test_the_reward_is_the_share_of_tokens_with_the_letter() -> None:
