@@ -15,7 +15,7 @@
 namespace ld::attn {
 namespace {
 
-constexpr int64_t kItemRows = 96;
+constexpr int64_t kItemRows = 192;
 constexpr int64_t kWidenRows = 24;         // rows from which values are widened once rather than in every tile
 constexpr int64_t kWidenFloats = 80 << 10;  // ... if a step's keys and values stay in the second-level cache
 constexpr int64_t kSerialWork = 1 << 16;  // multiply-adds below which threads cost more than they give
@@ -127,12 +127,17 @@ private:
             for (; j < stop; ++j, key += a_.k_row, value += a_.v_row) {
                 key_row_[j - step] = key;
                 value_row_[j - step] = value;
+                if (packed_v_) prefetch_row<T>(value, a_.dim_v);
             }
         }
         const int64_t first = (begin - step) / kPanel * kPanel, last = (end - step + kPanel - 1) / kPanel * kPanel;
         for (int64_t i = first; i < begin - step; ++i) key_row_[i] = zero_row_;
         for (int64_t i = end - step; i < last; ++i) key_row_[i] = zero_row_;
-        for (int64_t i = first; i < last; i += kPanel) pack_panel<T>(key_row_ + i, a_.dim, keys_ + i * a_.dim);
+        for (int64_t i = first; i < last; i += kPanel) {
+            if (i + 2 * kPanel <= last)
+                for (int64_t next = i + kPanel; next < i + 2 * kPanel; ++next) prefetch_row<T>(key_row_[next], a_.dim);
+            pack_panel<T>(key_row_ + i, a_.dim, keys_ + i * a_.dim);
+        }
         if (!packed_v_) return;
         for (int64_t i = begin - step; i < end - step; ++i) {
             widen_row<T>(value_row_[i], a_.dim_v, columns_, values_ + i * columns_);

@@ -64,6 +64,10 @@ template <> inline int64_t transpose_rows8<bf16_t>(const uint16_t* const* row, i
 }
 #endif
 
+template <class T> inline void prefetch_row(const Stored<T>* row, int64_t dim) {
+    for (int64_t d = 0; d < dim; d += 64 / int64_t(sizeof(*row))) __builtin_prefetch(row + d);
+}
+
 // One panel: out[d * kPanel + i] = row[i][d] for the kPanel rows.
 template <class T> inline void pack_panel(const Stored<T>* const* row, int64_t dim, float* out) {
     int64_t done = 0;
