@@ -37,7 +37,7 @@ class _GradArguments(ctypes.Structure):
 
     _fields_ = [
         *[(name, _POINTER) for name in ("dout", "dq", "dk", "dv", "dsinks")],
-        *[(name, _INT64) for name in ("rows", "key_rows", "dout_row", "dout_head")],
+        *[(name, _INT64) for name in ("dout_row", "dout_head")],
     ]
 
 
@@ -301,8 +301,6 @@ def attention_backward(
         dk=dk.data_ptr(),
         dv=dv.data_ptr(),
         dsinks=_pointer(dsinks),
-        rows=rows,
-        key_rows=key_rows,
         dout_row=dout.stride(0),
         dout_head=dout.stride(1),
     )

@@ -35,7 +35,6 @@ struct ld_attention_grad_args {
     void* dk;          // [Tk, kv_heads, dim] contiguous
     void* dv;          // [Tk, kv_heads, dim_v] contiguous
     float* dsinks;     // [heads] or null
-    int64_t rows, key_rows;
     int64_t dout_row, dout_head;
 };
 
