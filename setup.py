@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
@@ -41,16 +41,18 @@ class BuildWithKernels(build_py):
 class WheelWithKernels(bdist_wheel):
     """A wheel for any Python 3 of this platform: the libraries have a plain C interface."""
 
-    def finalize_options(self) -> None:
-        """A wheel with libraries is not pure."""
-        super().finalize_options()
-        if COMPILER is not None:
-            self.root_is_pure = False
-
     def get_tag(self) -> tuple[str, str, str]:
         """Any Python 3; the platform if there are libraries."""
         _, _, platform = super().get_tag()
         return "py3", "none", platform
 
 
-setup(cmdclass={"build_py": BuildWithKernels, "bdist_wheel": WheelWithKernels})
+class PlatformDistribution(Distribution):
+    """A distribution that is bound to a platform exactly when it carries libraries."""
+
+    def has_ext_modules(self) -> bool:
+        """Whether there is something compiled."""
+        return COMPILER is not None
+
+
+setup(distclass=PlatformDistribution, cmdclass={"build_py": BuildWithKernels, "bdist_wheel": WheelWithKernels})

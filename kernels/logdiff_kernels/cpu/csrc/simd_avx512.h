@@ -1,11 +1,8 @@
-// Sixteen lanes of AVX-512 F/BW/VL/DQ. With LD_SIMDE the same source runs on any CPU through SIMDe.
+// Sixteen lanes of AVX-512 F/BW/VL/DQ. With LD_SIMDE the same source runs on any x86 CPU through SIMDe.
 #pragma once
 
 #ifdef LD_SIMDE
-#define SIMDE_ENABLE_NATIVE_ALIASES
-#include <simde/x86/avx512.h>
-#include <simde/x86/f16c.h>
-#include <simde/x86/fma.h>
+#include "simd_simde.h"
 #else
 #include <immintrin.h>
 #endif
@@ -20,13 +17,7 @@ struct F {
     static F widen(__m256i h) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))}; }
     static F loadu_bf16(const uint16_t* p) { return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
     static F loadu_f16(const uint16_t* p) {
-#ifdef LD_SIMDE
-        const __m128i* q = reinterpret_cast<const __m128i*>(p);
-        const __m256 low = _mm256_cvtph_ps(_mm_loadu_si128(q));
-        return {_mm512_insertf32x8(_mm512_castps256_ps512(low), _mm256_cvtph_ps(_mm_loadu_si128(q + 1)), 1)};
-#else
         return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
-#endif
     }
     static __mmask16 lanes_below(int n) { return __mmask16((1u << n) - 1u); }  // n <= 16
     static F load_partial(const float* p, int n) { return {_mm512_maskz_loadu_ps(lanes_below(n), p)}; }
@@ -45,14 +36,8 @@ struct F {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(r));
     }
     void store_f16(uint16_t* p) const {
-#ifdef LD_SIMDE
-        __m128i* q = reinterpret_cast<__m128i*>(p);
-        _mm_storeu_si128(q, _mm256_cvtps_ph(_mm512_castps512_ps256(v), _MM_FROUND_TO_NEAREST_INT));
-        _mm_storeu_si128(q + 1, _mm256_cvtps_ph(_mm512_extractf32x8_ps(v, 1), _MM_FROUND_TO_NEAREST_INT));
-#else
         const __m256i h = _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), h);
-#endif
     }
     void store_partial(float* p, int n) const { _mm512_mask_storeu_ps(p, lanes_below(n), v); }
 };
@@ -65,15 +50,7 @@ inline F operator+(F a, F b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline F operator-(F a, F b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline F operator*(F a, F b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline F operator/(F a, F b) { return {_mm512_div_ps(a.v, b.v)}; }
-inline F fma(F a, F b, F c) {
-#ifdef LD_SIMDE  // its 512-bit emulation may round the product
-    const __m256 low = _mm256_fmadd_ps(_mm512_castps512_ps256(a.v), _mm512_castps512_ps256(b.v), _mm512_castps512_ps256(c.v));
-    const __m256 high = _mm256_fmadd_ps(_mm512_extractf32x8_ps(a.v, 1), _mm512_extractf32x8_ps(b.v, 1), _mm512_extractf32x8_ps(c.v, 1));
-    return {_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1)};
-#else
-    return {_mm512_fmadd_ps(a.v, b.v, c.v)};
-#endif
-}
+inline F fma(F a, F b, F c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 inline F max(F a, F b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline F min(F a, F b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline F sqrt(F a) { return {_mm512_sqrt_ps(a.v)}; }
