@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from logdiff_kernels.cpu.library import DTYPE_CODES, check, function
-from logdiff_kernels.cpu.rows import rows
+from logdiff_kernels.cpu.rows import new_like, rows
 
 SWIGLU, GEGLU_TANH, SWIGLU_CLAMPED = 0, 1, 2
 
@@ -28,7 +28,7 @@ def _call(name: str) -> Any:
 
 def glu(gate: Tensor, up: Tensor, kind: int, alpha: float = 1.0, limit: float = 0.0) -> Tensor:
     """act(gate) * up, contiguous [..., n]; gate and up may be halves of one tensor, also its even and odd elements."""
-    y = torch.empty(gate.shape, dtype=gate.dtype)
+    y = new_like(gate)
     n = gate.shape[-1]
     step = 1
     if gate.dim() == 2 and gate.stride(1) == up.stride(1) == 2:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from logdiff_kernels.cpu.library import DTYPE_CODES, check, function
-from logdiff_kernels.cpu.rows import rows
+from logdiff_kernels.cpu.rows import new_like, rows
 
 _P, _L, _I, _R = c_void_p, c_int64, c_int32, c_float
 _SIGNATURES: dict[str, list[Any]] = {
@@ -32,7 +32,7 @@ def _dense(weight: Tensor | None) -> Tensor | None:
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float, offset: float, keep: bool) -> tuple[Tensor, Tensor | None]:
     """y [..., n] like x and, if `keep`, rstd fp32 [rows]."""
     weight = _dense(weight)
-    y = torch.empty(x.shape, dtype=x.dtype)
+    y = new_like(x)
     x, d0, d1, s0, s1 = rows(x)
     rstd = torch.empty(d0 * d1, dtype=torch.float32) if keep else None
     status = _call("ld_rms_norm")(
@@ -60,8 +60,8 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """(y, new residual, rstd or None); x and residual have one shape and dtype."""
     weight = _dense(weight)
-    y = torch.empty(x.shape, dtype=x.dtype)
-    total = torch.empty(x.shape, dtype=x.dtype)
+    y = new_like(x)
+    total = new_like(x)
     x, d0, d1, xs0, xs1 = rows(x)
     residual, r0, r1, rs0, rs1 = rows(residual)
     if (d0, d1) != (r0, r1):
@@ -106,7 +106,7 @@ def rms_norm_backward(
     dy, x, weight = dy.contiguous(), x.contiguous(), _dense(weight)
     extra = None if extra is None else extra.contiguous()
     n = x.shape[-1]
-    dx = torch.empty(x.shape, dtype=x.dtype) if need_x else None
+    dx = new_like(x) if need_x else None
     dw = torch.empty(n, dtype=torch.float32) if need_weight else None
     status = _call("ld_rms_norm_backward")(
         dy.data_ptr(),

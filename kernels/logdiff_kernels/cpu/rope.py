@@ -6,10 +6,10 @@ from ctypes import c_int32, c_int64, c_void_p
 from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from logdiff_kernels.cpu.library import DTYPE_CODES, check, function
+from logdiff_kernels.cpu.rows import new_like
 
 
 @cache
@@ -26,7 +26,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, backward: bool,
     if not sin.is_contiguous():
         sin = sin.contiguous()
     if out is None:
-        out = torch.empty(x.shape, dtype=x.dtype)
+        out = new_like(x)
     tokens, heads, dim = x.shape
     status = _call()(
         x.data_ptr(),

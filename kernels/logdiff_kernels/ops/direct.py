@@ -23,6 +23,11 @@ def direct(*tensors: Tensor | None) -> bool:
     return True
 
 
+def plain(x: Tensor) -> bool:
+    """Whether x is fp32, bf16 or fp16 on the CPU."""
+    return x.dtype in DTYPE_CODES and x.is_cpu
+
+
 def check_floats(name: str, *tensors: Tensor | None) -> None:
     """Raise `UnsupportedError` unless all are fp32, bf16 or fp16 on the CPU."""
     for x in tensors:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from logdiff_kernels.cpu import norm as cpu
-from logdiff_kernels.ops.direct import check_floats, check_shapes, direct
+from logdiff_kernels.ops.direct import check_floats, check_shapes, direct, plain
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float, offset: float = 0.0) -> Tensor:
@@ -54,11 +54,16 @@ def add_rms_norm(
 
 
 def _check(x: Tensor, weight: Tensor | None, residual: Tensor | None) -> None:
-    check_floats("rms_norm", x, weight, residual)
-    fits = x.dim() >= 1 and x.shape[-1] > 0 and (weight is None or weight.shape == x.shape[-1:])
+    shape = x.shape
+    fits = len(shape) > 0 and shape[-1] > 0
+    if weight is not None:
+        fits = fits and plain(weight) and weight.dim() == 1 and weight.shape[0] == shape[-1]
     if residual is not None:
-        fits = fits and residual.shape == x.shape and residual.dtype == x.dtype
-    check_shapes("rms_norm", fits, "x and residual [..., n] of one dtype, weight [n], n > 0", x, weight, residual)
+        fits = fits and residual.dtype == x.dtype and residual.is_cpu and residual.shape == shape
+    if fits and plain(x):
+        return
+    check_floats("rms_norm", x, weight, residual)
+    check_shapes("rms_norm", False, "x and residual [..., n] of one dtype, weight [n], n > 0", x, weight, residual)
 
 
 @torch.library.custom_op("logdiff::rms_norm", mutates_args=(), device_types="cpu")

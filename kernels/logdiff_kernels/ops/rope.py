@@ -13,7 +13,7 @@ from torch import Tensor
 from logdiff_kernels.contract import rope as contract
 from logdiff_kernels.cpu import rope as cpu
 from logdiff_kernels.errors import UnsupportedError
-from logdiff_kernels.ops.direct import check_floats, check_fp32, check_shapes, direct
+from logdiff_kernels.ops.direct import check_floats, check_fp32, check_shapes, direct, plain
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, out: Tensor | None = None) -> Tensor:
@@ -91,16 +91,22 @@ def rope_table(spec: contract.RopeSpec) -> RopeTable:
 
 
 def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    shape, table = x.shape, cos.shape
+    if (
+        plain(x)
+        and cos.dtype == sin.dtype == torch.float32
+        and cos.is_cpu
+        and sin.is_cpu
+        and len(shape) == 3
+        and len(table) == 2
+        and table == sin.shape
+        and table[0] == shape[0]
+        and 2 * table[1] <= shape[2]
+    ):
+        return
     check_floats("rope", x)
     check_fp32("rope", cos, sin)
-    fits = (
-        x.dim() == 3
-        and cos.dim() == 2
-        and cos.shape == sin.shape
-        and cos.shape[0] == x.shape[0]
-        and 2 * cos.shape[1] <= x.shape[2]
-    )
-    check_shapes("rope", fits, "x [T, H, D], cos and sin [T, R/2] with R <= D", x, cos, sin)
+    check_shapes("rope", False, "x [T, H, D], cos and sin [T, R/2] with R <= D", x, cos, sin)
 
 
 @torch.library.custom_op("logdiff::rope", mutates_args=(), device_types="cpu")

@@ -1,0 +1,55 @@
+"""Timing ours against peers in turns, so that what else the machine does falls on all alike."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+Call = Callable[[], Any]
+
+
+def compare(case: str, ours: Call, peers: dict[str, Call], *, seconds: float = 0.4, rounds: int = 15) -> list[dict[str, Any]]:
+    """One row per peer: {case, ours_ms, peer, peer_ms, ratio, spread}.
+
+    In each round every call is repeated for about `seconds / rounds / calls`; times are medians over rounds, `ratio` is
+    the median of the rounds' ratios (peer time / our time) and `spread` half their 10 to 90 percent range, relative.
+    """
+    calls = {"": ours, **peers}
+    repeats = {name: _repeats(call, seconds / rounds / len(calls)) for name, call in calls.items()}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(rounds):
+        names = list(calls)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            times[name].append(_time(calls[name], repeats[name]))
+    rows = []
+    for name in peers:
+        ratios = sorted(peer / mine for mine, peer in zip(times[""], times[name], strict=True))
+        middle = statistics.median(ratios)
+        low, high = ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
+        rows.append(
+            {
+                "case": case,
+                "ours_ms": statistics.median(times[""]) * 1e3,
+                "peer": name,
+                "peer_ms": statistics.median(times[name]) * 1e3,
+                "ratio": middle,
+                "spread": (high - low) / 2 / middle,
+            }
+        )
+    return rows
+
+
+def _time(call: Call, repeats: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - begin) / repeats
+
+
+def _repeats(call: Call, seconds: float) -> int:
+    for _ in range(3):
+        call()
+    once = max(_time(call, 3), 1e-7)
+    return max(1, int(seconds / once))
