@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from logdiff_kernels.engines.base import Progress, TaskOutput
+from logdiff_kernels.errors import InputError, UnsupportedError
 from logdiff_kernels.protocol import required
 
 
@@ -23,6 +25,7 @@ class EngineFree:
             "kernels_list",
             "kernels_build",
             "kernels_selftest",
+            "kernels_bench",
         }
     )
 
@@ -99,6 +102,33 @@ def _kernels_selftest(task: dict[str, Any], progress: Progress) -> TaskOutput:
     return TaskOutput(data=selftest.run(progress))
 
 
+def _kernels_bench(task: dict[str, Any], progress: Progress) -> TaskOutput:
+    """Every benchmark of `benchmarks/operators` that has a `run() -> rows`, or the named ones."""
+    import importlib
+    import pkgutil
+    import sys
+
+    root = Path(__file__).resolve().parents[2]
+    folder = root / "benchmarks" / "operators"
+    if not folder.is_dir():
+        raise UnsupportedError(
+            "the benchmarks are not installed with the package", value=str(folder), hint="run this in a source checkout"
+        )
+    sys.path.insert(0, str(root))
+    names = sorted(m.name for m in pkgutil.iter_modules([str(folder)]) if not m.name.startswith("_"))
+    modules = {name: importlib.import_module(f"benchmarks.operators.{name}") for name in names}
+    families = {name: module for name, module in modules.items() if hasattr(module, "run")}
+    wanted = task.get("families") or list(families)
+    unknown = [name for name in wanted if name not in families]
+    if unknown:
+        raise InputError("no such benchmark", value=unknown[0], hint=f"one of: {', '.join(families)}")
+    rows: list[dict[str, Any]] = []
+    for done, name in enumerate(wanted):
+        progress(done, len(wanted), "family", name)
+        rows += families[name].run()
+    return TaskOutput(data={"format": "logdiff-bench/1", "results": rows})
+
+
 _ACTIONS: dict[str, Callable[[dict[str, Any], Progress], TaskOutput]] = {
     "environment": _environment,
     "list_models": _list_models,
@@ -108,4 +138,5 @@ _ACTIONS: dict[str, Callable[[dict[str, Any], Progress], TaskOutput]] = {
     "kernels_list": _kernels_list,
     "kernels_build": _kernels_build,
     "kernels_selftest": _kernels_selftest,
+    "kernels_bench": _kernels_bench,
 }

@@ -452,6 +452,49 @@ def align_revert(
     return Done(data, 0 if data["native"] else 1)
 
 
+KERNEL_PROVIDERS = ("cpu", "twin", "ascendc")
+
+
+def kernels(
+    *,
+    what: Literal["list", "build", "selftest", "bench"],
+    provider: str = "cpu",
+    arch: str | None = None,
+    families: Sequence[str] = (),
+    python: str | None = None,
+    on_progress: OnProgress | None = None,
+) -> Done:
+    """List, build, test or time the aligned kernels of an interpreter.
+
+    Args:
+        what: `list` (`logdiff-kernels/1`: `providers`), `build` (`logdiff-kernels/1`: `isa`, `path`, `sha256`),
+            `selftest` (`logdiff-selftest/1`), `bench` (`logdiff-bench/1`).
+        provider: one of `KERNEL_PROVIDERS`; this version has `cpu`.
+        arch: NPU architecture, for `ascendc` and `twin` only.
+        families: which benchmarks; default: all.
+        python: interpreter with torch.
+        on_progress: takes progress.
+
+    Raises:
+        InputError: a provider that this version does not have, or an architecture for the CPU.
+    """
+    from logdiff.live import kernels as run_kernels
+
+    if provider not in KERNEL_PROVIDERS:
+        raise InputError("no such provider", value=provider, hint=f"one of: {', '.join(KERNEL_PROVIDERS)}")
+    if provider != "cpu":
+        raise InputError(f"provider {provider} is not part of this version", value=provider, hint="--provider cpu")
+    if arch is not None:
+        raise InputError(
+            "--arch is for NPU providers", value=arch, hint="leave it out; LOGDIFF_CPU_ISA chooses a CPU's"
+        )
+    fields = {"families": list(families)} if what == "bench" else {}
+    data = run_kernels(what, python, on_progress, **fields)
+    if what in ("list", "build"):
+        return Done({"format": "logdiff-kernels/1", **data})
+    return Done(data, 1 if what == "selftest" and data["failed"] else 0)
+
+
 ACTIONS: dict[str, Callable[..., Done]] = {
     "align_apply": align_apply,
     "align_plan": align_plan,

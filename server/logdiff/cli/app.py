@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from logdiff.cli import align, capture, evidence, models, serve
+from logdiff.cli import align, capture, evidence, kernels, models, serve
 from logdiff.cli.output import Output
 from logdiff.errors import CancelledError, InputError, LogdiffError, storage_error
 
@@ -50,6 +50,7 @@ def build() -> typer.Typer:
     app.command("report")(evidence.report)
     app.command("query")(evidence.query)
     app.add_typer(align.app, name="align")
+    app.add_typer(kernels.app, name="kernels")
     app.command("env")(capture.env)
     app.command("serve")(serve.serve)
     return app

@@ -248,3 +248,38 @@ def align_table(data: dict[str, Any]) -> list[Any]:
     parts += [str(words) for words in proof.get("undetermined") or []]
     parts += [f"problem: {problem}" for problem in data["problems"]]
     return [visible(part, 600) for part in parts]
+
+
+def kernels_table(data: dict[str, Any]) -> list[Any]:
+    """Providers, or what a build made, one fact a row."""
+    table = Table(show_header=False)
+    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold")
+    blocks = data.get("providers") or [{key: value for key, value in data.items() if key != "format"}]
+    for block in blocks:
+        for key, value in _flat(block, ""):
+            table.add_row(Text(key), Text(_value(value)))
+        table.add_section()
+    return [table]
+
+
+def selftest_table(data: dict[str, Any]) -> list[Any]:
+    """Laws that fail, and how many hold."""
+    laws = data["laws"]
+    broken = [f"{law['kernel']}: {law['law']} FAILS: {law['detail']}" for law in laws if not law["ok"]]
+    kernels = len({law["kernel"] for law in laws})
+    words = (
+        f"{data['provider']} ({data['arch']}): {len(laws) - len(broken)} of {len(laws)} laws hold, {kernels} kernels"
+    )
+    return [*(visible(line, 400) for line in broken), words]
+
+
+def bench_table(data: dict[str, Any]) -> list[Any]:
+    """One row per case and peer."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in ("case", "ours (ms)", "peer", "peer (ms)", "ratio", "spread"):
+        table.add_column(heading, justify="left" if heading in ("case", "peer") else "right", no_wrap=True)
+    for row in data["results"]:
+        figures = (number(row["ours_ms"], 3), row["peer"], number(row["peer_ms"], 3))
+        table.add_row(row["case"], *figures, f"{row['ratio']:.2f}", f"{row['spread']:.2f}")
+    return [table, "ratio: peer's time / ours"]

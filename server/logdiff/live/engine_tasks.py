@@ -74,9 +74,11 @@ def dispatch(spec: EngineSpec, on_progress: OnProgress | None = None) -> dict[st
     return _task({"task": "dispatch", **_side(spec)}, spec.python, on_progress, None, None, dict(spec.env)).data
 
 
-def kernels(what: str, python: str | None = None, on_progress: OnProgress | None = None) -> dict[str, Any]:
-    """`list`, `build` or `selftest` of the kernels that an interpreter has."""
-    return _task({"task": f"kernels_{what}"}, python, on_progress, None, None).data
+def kernels(
+    what: str, python: str | None = None, on_progress: OnProgress | None = None, **fields: Any
+) -> dict[str, Any]:
+    """`list`, `build`, `selftest` or `bench` of the kernels that an interpreter has."""
+    return _task({"task": f"kernels_{what}", **fields}, python, on_progress, None, None).data
 
 
 def _side(spec: EngineSpec) -> dict[str, Any]:

@@ -32,7 +32,7 @@ CAPABILITIES: dict[tuple[str | None, str], frozenset[str]] = {
     (None, ""): frozenset(
         {
             *("environment", "build_model", "list_models", "align_check", "dispatch"),
-            *("kernels_list", "kernels_build", "kernels_selftest"),
+            *("kernels_list", "kernels_build", "kernels_selftest", "kernels_bench"),
         }
     ),
 }

@@ -1,0 +1,96 @@
+"""`logdiff kernels`: the aligned kernels of an interpreter."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Optional
+
+import typer
+
+from logdiff.cli import options
+from logdiff.cli.output import Output
+from logdiff.cli.progress import ProgressView
+
+app = typer.Typer(no_args_is_help=True, help="List, build, test and time the aligned kernels.")
+Provider = Annotated[
+    Literal["cpu", "twin", "ascendc"], typer.Option(help="Which implementation; this version has cpu.")
+]
+Arch = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(metavar="ARCH", help="NPU architecture: dav-2201 or dav-3510; not for cpu."),
+]
+
+
+@app.command("list")
+def list_(
+    ctx: typer.Context,
+    provider: Provider = "cpu",
+    arch: Arch = None,
+    python: options.Python = None,
+    as_json: options.Json = False,
+) -> None:
+    """List providers: operators, dtypes, limits, contract, instruction set."""
+    _do(ctx, "list", provider, arch, python)
+
+
+@app.command("build")
+def build(
+    ctx: typer.Context,
+    provider: Provider = "cpu",
+    arch: Arch = None,
+    python: options.Python = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compile the kernels now, unless they are built already."""
+    _do(ctx, "build", provider, arch, python)
+
+
+@app.command("selftest")
+def selftest(
+    ctx: typer.Context,
+    provider: Provider = "cpu",
+    arch: Arch = None,
+    python: options.Python = None,
+    as_json: options.Json = False,
+) -> None:
+    """Try the laws of the numeric contract on this machine; exit 1 when one fails."""
+    _do(ctx, "selftest", provider, arch, python)
+
+
+@app.command("bench")
+def bench(
+    ctx: typer.Context,
+    family: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(metavar="FAMILY", help="Benchmarks to run (default: all)."),
+    ] = None,
+    provider: Provider = "cpu",
+    arch: Arch = None,
+    python: options.Python = None,
+    as_json: options.Json = False,
+) -> None:
+    """Time the kernels against what a model runs without them; ratio = peer's time / ours."""
+    _do(ctx, "bench", provider, arch, python, family or [])
+
+
+def _do(
+    ctx: typer.Context,
+    what: Literal["list", "build", "selftest", "bench"],
+    provider: str,
+    arch: str | None,
+    python: str | None,
+    families: list[str] | None = None,
+) -> None:
+    from logdiff import actions
+    from logdiff.cli.tables import bench_table, kernels_table, selftest_table
+
+    out: Output = ctx.obj
+    with ProgressView() as view:
+        done = actions.kernels(
+            what=what, provider=provider, arch=arch, python=python, families=families or [], on_progress=view
+        )
+    if out.as_json:
+        out.json(done.data)
+    else:
+        table = {"list": kernels_table, "build": kernels_table, "selftest": selftest_table, "bench": bench_table}[what]
+        out.text(*table(done.data))
+    raise typer.Exit(done.exit_code)
