@@ -24,11 +24,12 @@ class _Arguments(ctypes.Structure):
         ],
         *[(name, _INT64) for name in ("batch", "heads", "kv_heads", "dim", "dim_v", "q_rows", "k_rows")],
         *[(name, _INT64) for name in ("q_row", "q_head", "k_row", "k_head", "v_row", "v_head", "out_row", "out_head")],
-        *[(name, _INT64) for name in ("k_block", "v_block", "block_size", "table_row", "window")],
+        *[(name, _INT64) for name in ("k_block", "v_block", "block_size", "table_row", "table_columns", "window")],
         ("scale", _FLOAT),
         ("softcap", _FLOAT),
         ("dtype", _INT32),
         ("causal", _INT32),
+        ("narrow", _INT32),
     ]
 
 
@@ -45,39 +46,89 @@ def _dense_rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
 
 
-def _starts(cu: torch.Tensor, name: str) -> torch.Tensor:
-    if cu.dim() != 1 or cu.numel() < 1 or cu.is_floating_point():
-        raise InputError(f"attention: {name} is a vector of batch + 1 integers", value=tuple(cu.shape))
-    return cu.to(torch.int64).contiguous()
-
-
-def _check_common(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, window: int, softcap: float
-) -> None:
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.device.type != "cpu":
-            raise UnsupportedError(f"attention: {name} is not on the CPU", value=str(x.device))
-        if x.dtype not in DTYPE_CODES:
-            raise UnsupportedError(
-                f"attention: {name} has a dtype that the contract doesn't cover",
-                value=str(x.dtype),
-                hint="bfloat16, float16 and float32 are covered; a quantised KV cache is not",
-            )
-        if x.dtype != q.dtype:
-            raise UnsupportedError(f"attention: {name} has another dtype than q", value=f"{x.dtype}, q has {q.dtype}")
-    heads, kv_heads, dim = q.shape[-2], k.shape[-2], q.shape[-1]
-    if k.shape[-1] != dim:
-        raise InputError("attention: q and k have different head sizes", value=(dim, k.shape[-1]))
-    if v.shape[-2] != kv_heads:
-        raise InputError("attention: k and v have different numbers of heads", value=(kv_heads, v.shape[-2]))
+@functools.lru_cache(maxsize=1024)
+def _layout(
+    shapes: tuple[torch.Size, ...],
+    strides: tuple[tuple[int, ...], ...],
+    dtypes: tuple[torch.dtype, ...],
+    on_cpu: bool,
+    sinks: torch.Size | None,
+    scale: float,
+    causal: bool,
+    window: int,
+    softcap: float,
+) -> bytes:
+    """The argument record without its pointers, for q, k, v and out of these shapes; everything is checked here."""
+    (q, k, v, out), dtype = shapes, dtypes[0]
+    if not on_cpu:
+        raise UnsupportedError("attention: a tensor is not on the CPU", hint="aligned-cpu takes CPU tensors")
+    if dtype not in DTYPE_CODES or any(other != dtype for other in dtypes):
+        raise UnsupportedError(
+            "attention: q, k, v (or the cache) and out need one dtype that the contract covers",
+            value=[str(x) for x in dtypes],
+            hint="bfloat16, float16 and float32 are covered; a quantised KV cache is not",
+        )
+    if len(q) != 3 or len(k) not in (3, 4) or len(v) != len(k):
+        raise InputError("attention: q is [tokens, heads, head size]", value=[tuple(x) for x in shapes])
+    (_, heads, dim), kv_heads, dim_v = q, k[-2], v[-1]
+    if k[-1] != dim or v[-2] != kv_heads or (len(k) == 4 and k[:2] != v[:2]):
+        raise InputError("attention: q, k and v don't fit each other", value=[tuple(x) for x in shapes])
     if kv_heads == 0 or heads % kv_heads:
         raise InputError("attention: query heads are no multiple of the key heads", value=(heads, kv_heads))
-    if sinks is not None and tuple(sinks.shape) != (heads,):
-        raise InputError("attention: sinks are one value per query head", value=tuple(sinks.shape))
+    if tuple(out) != (q[0], heads, dim_v):
+        raise InputError("attention: out has another shape than the result", value=tuple(out))
+    if any(stride[-1] != 1 and shape[-1] > 1 for shape, stride in zip(shapes, strides, strict=True)):
+        raise UnsupportedError("attention: cache and out need adjacent elements in the last dimension", value=strides)
+    if sinks is not None and tuple(sinks) != (heads,):
+        raise InputError("attention: sinks are one value per query head", value=tuple(sinks))
     if window < 0:
         raise InputError("attention: window is a number of keys, 0 for none", value=window)
     if not softcap >= 0:
         raise InputError("attention: softcap is positive, 0 for none", value=softcap)
+    sq, sk, sv, so = strides
+    record = _Arguments(heads=heads, kv_heads=kv_heads, dim=dim, dim_v=dim_v, q_rows=q[0], k_rows=min(k[0], v[0]))
+    record.q_row, record.q_head = sq[:2]
+    record.k_row, record.k_head = sk[-3:-1]
+    record.v_row, record.v_head = sv[-3:-1]
+    record.out_row, record.out_head = so[:2]
+    if len(k) == 4:
+        record.k_block, record.v_block, record.block_size = sk[0], sv[0], k[1]
+    record.window, record.scale, record.softcap = window, scale, softcap
+    record.dtype, record.causal = DTYPE_CODES[dtype], int(causal)
+    return bytes(record)
+
+
+def _record(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    scale: float,
+    causal: bool,
+    window: int,
+    softcap: float,
+    sinks: torch.Tensor | None,
+) -> _Arguments:
+    template = _layout(
+        (q.shape, k.shape, v.shape, out.shape),
+        (q.stride(), k.stride(), v.stride(), out.stride()),
+        (q.dtype, k.dtype, v.dtype, out.dtype),
+        q.is_cpu and k.is_cpu and v.is_cpu and out.is_cpu,
+        None if sinks is None else sinks.shape,
+        scale,
+        causal,
+        window,
+        softcap,
+    )
+    record = _Arguments.from_buffer_copy(template)
+    record.q, record.k, record.v, record.out = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
+    return record
+
+
+def _starts(cu: torch.Tensor, name: str) -> torch.Tensor:
+    if cu.dim() != 1 or cu.numel() < 1 or cu.is_floating_point():
+        raise InputError(f"attention: {name} is a vector of batch + 1 integers", value=tuple(cu.shape))
+    return cu.to(torch.int64).contiguous()
 
 
 def _sinks32(sinks: torch.Tensor | None) -> torch.Tensor | None:
@@ -86,58 +137,6 @@ def _sinks32(sinks: torch.Tensor | None) -> torch.Tensor | None:
 
 def _pointer(x: torch.Tensor | None) -> int | None:
     return None if x is None else x.data_ptr()
-
-
-def _new_out(q: torch.Tensor, dim_v: int, out: torch.Tensor | None) -> torch.Tensor:
-    if out is None:
-        return torch.empty((q.shape[0], q.shape[1], dim_v), dtype=q.dtype)
-    if tuple(out.shape) != (q.shape[0], q.shape[1], dim_v) or out.dtype != q.dtype:
-        raise InputError("attention: out has another shape or dtype than the result", value=tuple(out.shape))
-    if out.stride(-1) != 1 and dim_v > 1:
-        raise UnsupportedError("attention: out needs adjacent elements in its last dimension", value=out.stride())
-    return out
-
-
-class _Call:
-    """The filled argument record together with the tensors that its pointers need."""
-
-    def __init__(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        out: torch.Tensor,
-        cu_q: torch.Tensor,
-        k_len: torch.Tensor,
-        scale: float,
-        causal: bool,
-        window: int,
-        softcap: float,
-        sinks: torch.Tensor | None,
-    ) -> None:
-        q = _dense_rows(q)
-        sinks = _sinks32(sinks)
-        self.kept: list[torch.Tensor | None] = [q, k, v, out, cu_q, k_len, sinks]
-        a = _Arguments()
-        a.q, a.k, a.v, a.out = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
-        a.sinks, a.q_start, a.k_len = _pointer(sinks), cu_q.data_ptr(), k_len.data_ptr()
-        a.batch, a.heads, a.kv_heads = cu_q.numel() - 1, q.shape[1], k.shape[-2]
-        a.dim, a.dim_v = q.shape[2], v.shape[-1]
-        a.q_rows, a.k_rows = q.shape[0], k.shape[0]
-        a.q_row, a.q_head = q.stride(0), q.stride(1)
-        a.k_row, a.k_head = k.stride(-3), k.stride(-2)
-        a.v_row, a.v_head = v.stride(-3), v.stride(-2)
-        a.out_row, a.out_head = out.stride(0), out.stride(1)
-        a.window, a.scale, a.softcap = window, scale, softcap
-        a.dtype, a.causal = DTYPE_CODES[q.dtype], int(causal)
-        self.arguments = a
-
-    def keep(self, x: torch.Tensor) -> int:
-        self.kept.append(x)
-        return x.data_ptr()
-
-    def run(self) -> None:
-        _run("ld_attention", self.arguments)
 
 
 _REFUSED = {
@@ -160,28 +159,24 @@ def _run(name: str, *records: ctypes.Structure) -> None:
     check(name, status)
 
 
-def _packed(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    cu_q: torch.Tensor,
-    cu_k: torch.Tensor | None,
-    scale: float,
-    causal: bool,
-    window: int,
-    softcap: float,
-    sinks: torch.Tensor | None,
-) -> _Call:
-    k, v = _dense_rows(k), _dense_rows(v)
+def _packed_starts(cu_q: torch.Tensor, cu_k: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """First query rows [B + 1], first key rows [B + 1] and key counts [B], int64."""
     starts_q = _starts(cu_q, "cu_q")
     starts_k = starts_q if cu_k is None else _starts(cu_k, "cu_k")
     if starts_k.numel() != starts_q.numel():
         raise InputError("cu_k has another number of sequences than cu_q", value=(starts_k.numel(), starts_q.numel()))
-    call = _Call(q, k, v, out, starts_q, starts_k.diff(), scale, causal, window, softcap, sinks)
-    call.arguments.k_start = call.keep(starts_k)
-    call.arguments.k_rows = min(k.shape[0], v.shape[0])
-    return call
+    return starts_q, starts_k, starts_k.diff()
+
+
+def _point_packed(
+    record: _Arguments,
+    starts: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    sinks: torch.Tensor | None,
+    lse: torch.Tensor | None,
+) -> None:
+    starts_q, starts_k, lengths = starts
+    record.q_start, record.k_start, record.k_len = starts_q.data_ptr(), starts_k.data_ptr(), lengths.data_ptr()
+    record.batch, record.sinks, record.lse = lengths.numel(), _pointer(sinks), _pointer(lse)
 
 
 def _clear_tail(x: torch.Tensor, rows: int) -> None:
@@ -203,16 +198,18 @@ def attention(
     lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Packed attention: `out [T, Hq, Dv]` and, if asked for, `lse` fp32 [T, Hq]. Rows past cu_q[-1] are zeros."""
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dim() != 3:
-            raise InputError(f"attention: {name} is [tokens, heads, head size]", value=tuple(x.shape))
-    _check_common(q, k, v, sinks, window, softcap)
-    out = _new_out(q, v.shape[-1], None)
-    call = _packed(q, k, v, out, cu_q, cu_k, scale, causal, window, softcap, sinks)
+    if q.dim() != 3 or k.dim() != 3 or v.dim() != 3:
+        raise InputError(
+            "attention: q, k and v are [tokens, heads, head size]", value=[tuple(x.shape) for x in (q, k, v)]
+        )
+    q, k, v, sinks32 = _dense_rows(q), _dense_rows(k), _dense_rows(v), _sinks32(sinks)
+    out = torch.empty((q.shape[0], q.shape[1], v.shape[2]), dtype=q.dtype)
+    record = _record(q, k, v, out, scale, causal, window, softcap, sinks32)
+    starts = _packed_starts(cu_q, cu_k)
     lse_out = torch.empty(q.shape[:2], dtype=torch.float32) if lse else None
-    call.arguments.lse = _pointer(lse_out)
-    call.run()
-    used = int(cu_q[-1])
+    _point_packed(record, starts, sinks32, lse_out)
+    _run("ld_attention", record)
+    used = int(starts[0][-1])
     _clear_tail(out, used)
     if lse_out is not None and used < lse_out.shape[0]:
         lse_out[used:] = -torch.inf
@@ -234,42 +231,40 @@ def paged_attention(
     out: torch.Tensor | None,
 ) -> torch.Tensor:
     """Attention over a paged cache; rows past cu_q[-1] are zeros in a new result and untouched in a given `out`."""
-    for name, x in (("k_cache", k_cache), ("v_cache", v_cache)):
-        if x.dim() != 4:
-            raise InputError(f"paged_attention: {name} is [blocks, block, heads, head size]", value=tuple(x.shape))
-        if x.stride(-1) != 1 and x.shape[-1] > 1:
-            raise UnsupportedError(
-                f"paged_attention: {name} needs adjacent elements in its last dimension", value=x.stride()
-            )
-    if q.dim() != 3:
-        raise InputError("paged_attention: q is [tokens, heads, head size]", value=tuple(q.shape))
-    if k_cache.shape[:2] != v_cache.shape[:2]:
+    if q.dim() != 3 or k_cache.dim() != 4 or v_cache.dim() != 4:
         raise InputError(
-            "paged_attention: k_cache and v_cache have different blocks",
-            value=(tuple(k_cache.shape), tuple(v_cache.shape)),
+            "paged_attention: q is [tokens, heads, head size], the caches are [blocks, block, heads, head size]",
+            value=[tuple(x.shape) for x in (q, k_cache, v_cache)],
         )
-    _check_common(q, k_cache, v_cache, sinks, window, softcap)
-    starts = _starts(cu_q, "cu_q")
-    batch, block = starts.numel() - 1, k_cache.shape[1]
-    if seq_lens.dim() != 1 or seq_lens.numel() < batch or block_table.dim() != 2 or block_table.shape[0] < batch:
+    q, sinks32 = _dense_rows(q), _sinks32(sinks)
+    result = torch.empty((q.shape[0], q.shape[1], v_cache.shape[3]), dtype=q.dtype) if out is None else out
+    record = _record(q, k_cache, v_cache, result, scale, causal, window, softcap, sinks32)
+    batch = cu_q.numel() - 1
+    if (
+        cu_q.dim() != 1
+        or batch < 0
+        or seq_lens.dim() != 1
+        or seq_lens.numel() < batch
+        or block_table.dim() != 2
+        or block_table.shape[0] < batch
+    ):
         raise InputError(
             "paged_attention: seq_lens and block_table have fewer sequences than cu_q",
-            value=(tuple(seq_lens.shape), tuple(block_table.shape), batch),
+            value=(tuple(seq_lens.shape), tuple(block_table.shape), tuple(cu_q.shape)),
         )
-    lengths = seq_lens[:batch].to(torch.int64).contiguous()
-    table = block_table if block_table.dtype == torch.int32 else block_table.to(torch.int32)
-    if table.stride(-1) != 1:
-        table = table.contiguous()
-    given = out is not None
-    out = _new_out(q, v_cache.shape[-1], out)
-    call = _Call(q, k_cache, v_cache, out, starts, lengths, scale, causal, window, softcap, sinks)
-    a = call.arguments
-    a.block_table, a.table_row = call.keep(table), table.stride(0) if batch > 1 else table.shape[1]
-    a.k_block, a.v_block, a.block_size = k_cache.stride(0), v_cache.stride(0), block
-    call.run()
-    if not given:
-        _clear_tail(out, int(starts[-1]))
-    return out
+    narrow = cu_q.dtype == torch.int32 and seq_lens.dtype == torch.int32
+    if not narrow:
+        cu_q, seq_lens = _starts(cu_q, "cu_q"), seq_lens.to(torch.int64)
+    cu_q, seq_lens = cu_q.contiguous(), seq_lens.contiguous()
+    if block_table.dtype != torch.int32 or block_table.stride(1) != 1:
+        block_table = block_table.to(torch.int32).contiguous()
+    record.narrow, record.batch, record.sinks = int(narrow), batch, _pointer(sinks32)
+    record.q_start, record.k_len, record.block_table = cu_q.data_ptr(), seq_lens.data_ptr(), block_table.data_ptr()
+    record.table_row, record.table_columns = block_table.stride(0), block_table.shape[1]
+    _run("ld_attention", record)
+    if out is None:
+        _clear_tail(result, int(cu_q[-1]))
+    return result
 
 
 def attention_backward(
@@ -288,13 +283,14 @@ def attention_backward(
     sinks: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Gradients of `attention` for q, k, v (their dtype) and sinks (fp32); `lse` is the one that it returned."""
-    out, lse = _dense_rows(out), lse.contiguous()
-    dout = _dense_rows(dout.to(q.dtype))
-    call = _packed(q, k, v, out, cu_q, cu_k, scale, causal, window, softcap, sinks)
-    call.arguments.lse = call.keep(lse)
+    dout, lse, sinks32 = _dense_rows(dout.to(q.dtype)), lse.contiguous(), _sinks32(sinks)
+    q, k, v, out = _dense_rows(q), _dense_rows(k), _dense_rows(v), _dense_rows(out)
+    record = _record(q, k, v, out, scale, causal, window, softcap, sinks32)
+    starts = _packed_starts(cu_q, cu_k)
+    _point_packed(record, starts, sinks32, lse)
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
     dsinks = None if sinks is None else torch.empty(sinks.shape, dtype=torch.float32)
-    rows, key_rows = int(cu_q[-1]), int((cu_q if cu_k is None else cu_k)[-1])
+    rows, key_rows = int(starts[0][-1]), int(starts[1][-1])
     g = _GradArguments(
         dout=dout.data_ptr(),
         dq=dq.data_ptr(),
@@ -304,7 +300,7 @@ def attention_backward(
         dout_row=dout.stride(0),
         dout_head=dout.stride(1),
     )
-    _run("ld_attention_backward", call.arguments, g)
+    _run("ld_attention_backward", record, g)
     _clear_tail(dq, rows)
     _clear_tail(dk, key_rows)
     _clear_tail(dv, key_rows)

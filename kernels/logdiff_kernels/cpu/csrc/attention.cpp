@@ -297,9 +297,18 @@ template <class T> void forward(const ld_attention_args& a) {
 
 LD_API int ld_attention(const ld_attention_args* args) {
     return ld::guard([&] {
-        if (const int status = ld::check_arguments(*args); status != ld::kOk) return status;
-        return ld::dispatch(args->dtype, [&](auto type) {
-            ld::attn::forward<decltype(type)>(*args);
+        ld_attention_args a = *args;
+        std::vector<int64_t> wide;
+        if (a.narrow) {
+            const auto *starts = reinterpret_cast<const int32_t*>(a.q_start), *lengths = reinterpret_cast<const int32_t*>(a.k_len);
+            wide.assign(starts, starts + a.batch + 1);
+            wide.insert(wide.end(), lengths, lengths + a.batch);
+            a.q_start = wide.data();
+            a.k_len = wide.data() + a.batch + 1;
+        }
+        if (const int status = ld::check_arguments(a); status != ld::kOk) return status;
+        return ld::dispatch(a.dtype, [&](auto type) {
+            ld::attn::forward<decltype(type)>(a);
             return int(ld::kOk);
         });
     });

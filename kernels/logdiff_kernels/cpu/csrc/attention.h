@@ -22,10 +22,11 @@ struct ld_attention_args {
     const int32_t* block_table;  // [batch, table_row] for a cache, else null
     int64_t batch, heads, kv_heads, dim, dim_v, q_rows, k_rows;
     int64_t q_row, q_head, k_row, k_head, v_row, v_head, out_row, out_head;
-    int64_t k_block, v_block, block_size, table_row;
+    int64_t k_block, v_block, block_size, table_row, table_columns;
     int64_t window;  // key j is visible to query i only if j > i - window; 0 for none
     float scale, softcap;
     int32_t dtype, causal;
+    int32_t narrow;  // q_start and k_len are int32_t
 };
 
 // Beside `forward` (its q, k, v, out and lse are those of the forward pass; keys are packed).
@@ -80,7 +81,7 @@ inline int check_arguments(const ld_attention_args& a) {
             continue;
         }
         const int64_t pages = (keys + a.block_size - 1) / a.block_size;
-        if (keys < 0 || pages > a.table_row) return kBadLengths;
+        if (keys < 0 || pages > a.table_columns) return kBadLengths;
         for (int64_t i = 0; i < pages; ++i) {
             const int64_t page = a.block_table[b * a.table_row + i];
             if (page < 0 || page >= a.k_rows) return kBadPage;
