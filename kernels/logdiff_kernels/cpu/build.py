@@ -121,15 +121,15 @@ def find_compiler() -> Compiler | None:
     return None
 
 
-def source_files(folder: Path = SOURCES) -> list[Path]:
+def source_files() -> list[Path]:
     """The translation units, sorted by name."""
-    return sorted(folder.glob("*.cpp"))
+    return sorted(SOURCES.glob("*.cpp"))
 
 
-def source_hash(folder: Path = SOURCES) -> str:
+def source_hash() -> str:
     """SHA-256 over every source and header and the flags: what a prebuilt library has to match."""
     digest = hashlib.sha256(json.dumps([COMMON_FLAGS, [(i.name, i.flags) for i in ISAS]]).encode())
-    for path in sorted([*folder.glob("*.cpp"), *folder.glob("*.h")]):
+    for path in sorted([*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")]):
         digest.update(f"\0{path.name}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -203,7 +203,6 @@ def compile_library(
     objects: Path | None = None,
     extra: Sequence[str] = (),
     link: Sequence[str] = (),
-    sources: Sequence[Path] | None = None,
 ) -> None:
     """Compile every source for `isa` and link `target`; it appears whole or not at all.
 
@@ -214,7 +213,6 @@ def compile_library(
         objects: folder of object files kept by content, so that a changed source recompiles alone; None keeps none.
         extra: further compiler flags.
         link: further linker flags.
-        sources: translation units instead of the package's own.
 
     Raises:
         UnsupportedError: the compiler doesn't know the instruction set, or reports an error; its words are in the hint.
@@ -238,7 +236,7 @@ def compile_library(
             return made
 
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-            made = [str(path) for path in pool.map(one, sources or source_files())]
+            made = [str(path) for path in pool.map(one, source_files())]
         linked = Path(temporary) / target.name
         _call([*compiler.command, *flags, "-shared", *made, "-o", str(linked), *link, "-ldl"])
         linked.replace(target)

@@ -22,7 +22,8 @@ VARIABLE = "LOGDIFF_CPU_ISA"
 
 DTYPE_CODES: dict[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
-_PROBES = ("ld_self_probe", "ld_bf16_dot_probe")
+_PROBES = (("ld_self_probe", True), ("ld_bf16_dot_probe", False))
+"""Checks at load: function, and whether every library has it. Each gives 0 or the number of the check that failed."""
 _STATUS = {
     -1: "dtype that the kernel doesn't know",
     -2: "shape that the kernel doesn't take",
@@ -134,7 +135,7 @@ def _load(name: str) -> Loaded:
         raise UnsupportedError(f"this CPU can't run {name} code", value=name, hint=f"unset {VARIABLE}")
     path = build.ensure_library(isa)
     handle = ctypes.CDLL(str(path))
-    for probe in _PROBES:
-        if hasattr(handle, probe) and (failed := getattr(handle, probe)()) != 0:
+    for probe, required in _PROBES:
+        if (required or hasattr(handle, probe)) and (failed := getattr(handle, probe)()) != 0:
             raise _ProbeError(f"{name}: {probe} failed at check {failed}", value=name, hint="another instruction set")
     return Loaded(name, path, hashlib.sha256(path.read_bytes()).hexdigest(), (), handle)
