@@ -45,7 +45,9 @@ def recognise(module: torch.nn.Module, scene: Scene) -> Router | None:
     }
     for name, value in vectors.items():
         (shadow._parameters if name in shadow._parameters else shadow._buffers)[name] = value
-    x = torch.randn(16, hidden, generator=generator) / hidden**0.5
+    x = torch.randn(48, hidden, generator=generator) / hidden**0.5
+    weight[:, 0] = 1.0  # a direction that all experts share: low scores show what is added to a divisor
+    x[:, 0] = torch.tensor([0.0, -25.0, -50.0]).repeat_interleave(16)
     order = _Order()
     with order:
         answer = attempt(shadow.forward, x)
