@@ -14,6 +14,7 @@ from logdiff.case.files import write_atomic
 from logdiff.errors import CaseError, InputError
 from logdiff.measure.stream import PAIRS
 from logdiff.report.axes import RC, Plot
+from logdiff.report.before_after import before_after_plot
 from logdiff.report.extremes import STRIP_TOKENS, WORST_SAMPLES, WORST_TOKENS
 from logdiff.report.files import CaseFiles, read_files
 from logdiff.report.floor import read_floor
@@ -55,6 +56,9 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
     before = _earlier(earlier) if earlier is not None else None
     earlier_pair = before.pop("profile") if before else None
     figures = plots(tokens, rows, floor, earlier_pair)
+    if earlier_pair is not None and tokens is not None and tokens.main is not None:
+        now = tokens.pairs[tokens.main]
+        figures = [*([before_after_plot(earlier_pair, now)] if earlier_pair.finite and now.finite else []), *figures]
     drawn, saved = draw(figures, png_dir)
     context = {
         "files": files,
