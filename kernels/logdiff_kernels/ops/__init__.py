@@ -5,32 +5,44 @@ Operators that are called outside torch.compile and need no gradient go straight
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from logdiff_kernels.ops.activation import geglu_tanh, swiglu, swiglu_clamped
+from logdiff_kernels.ops.attention import attention, paged_attention, store_kv
+from logdiff_kernels.ops.embedding import embedding
+from logdiff_kernels.ops.linear import (
+    grouped_linear,
+    linear,
+    linear_row,
+    linear_row_partial,
+    lm_head,
+    tree_combine,
+)
+from logdiff_kernels.ops.logprob import log_softmax, logprob, logprob_merge, logprob_partial
+from logdiff_kernels.ops.moe import moe
+from logdiff_kernels.ops.norm import add_rms_norm, rms_norm
+from logdiff_kernels.ops.rope import rope
+from logdiff_kernels.ops.router import router
 
-_HOMES = {
-    "linear": ("linear", "linear_row", "linear_row_partial", "tree_combine", "grouped_linear", "lm_head"),
-    "embedding": ("embedding",),
-    "norm": ("rms_norm", "add_rms_norm"),
-    "rope": ("rope", "rope_table"),
-    "activation": ("swiglu", "geglu_tanh", "swiglu_clamped"),
-    "router": ("router",),
-    "moe": ("moe", "moe_rows", "moe_combine", "moe_combine_slots"),
-    "logprob": ("logprob", "log_softmax", "logprob_partial", "logprob_merge"),
-    "attention": ("attention", "paged_attention", "store_kv"),
-}
-_missing: dict[str, Exception] = {}
-
-for _module, _names in _HOMES.items():
-    try:
-        _found = importlib.import_module(f"logdiff_kernels.ops.{_module}")
-        for _name in _names:
-            globals()[_name] = getattr(_found, _name)
-    except Exception as error:
-        _missing.update(dict.fromkeys(_names, error))
-
-
-def __getattr__(name: str) -> Any:
-    if name in _missing:
-        raise _missing[name]
-    raise AttributeError(name)
+__all__ = [
+    "add_rms_norm",
+    "attention",
+    "embedding",
+    "geglu_tanh",
+    "grouped_linear",
+    "linear",
+    "linear_row",
+    "linear_row_partial",
+    "lm_head",
+    "log_softmax",
+    "logprob",
+    "logprob_merge",
+    "logprob_partial",
+    "moe",
+    "paged_attention",
+    "rms_norm",
+    "rope",
+    "router",
+    "store_kv",
+    "swiglu",
+    "swiglu_clamped",
+    "tree_combine",
+]
