@@ -28,7 +28,7 @@ def test_the_page_leads_with_both_and_draws_them_together(tmp_path: Path) -> Non
     assert "Before (stock): Different: 2 of 4 compared tokens (50 %)" in header
     assert "Equal: all 4 compared tokens" in header
     figure = page.split('id="plot-before-after"')[1].split("</figure>")[0]
-    assert "before: max |d| 0.5, 50 % of tokens exactly 0" in figure
+    assert "before: max |d| 0.500, 50 % of tokens exactly 0" in figure
     assert "now: max |d| 0, 100 % of tokens exactly 0" in figure
 
 
