@@ -39,7 +39,19 @@ def test_it_is_short_and_carries_the_version_of_the_package() -> None:
 def test_every_command_that_it_names_exists(capfd: pytest.CaptureFixture[str]) -> None:
     shown = " ".join(re.findall(r"`([^`]*)`", TEXT))
     named = set(re.findall(r"\blogdiff ((?:models )?[a-z]+)\b", shown))
-    assert {"measure", "run", "report", "query", "env", "compare", "import", "serve", "demo", "models list"} <= named
+    assert {
+        "measure",
+        "run",
+        "report",
+        "query",
+        "env",
+        "compare",
+        "import",
+        "serve",
+        "demo",
+        "models list",
+        "align",
+    } <= named
     for command in named:
         assert run([*command.split(), "--help"]) == 0, command
         capfd.readouterr()
@@ -60,7 +72,7 @@ def test_every_option_that_it_names_is_an_option_of_that_command(capfd: pytest.C
 
 def test_every_tool_that_it_names_exists_and_none_is_left_out() -> None:
     tools = {file.stem for file in (Path(__file__).with_name("snapshots")).glob("*.json")}
-    named = set(re.findall(r"`((?:logdiff|case|env|job|report)_[a-z]+)`", TEXT)) - {"job_id"}
+    named = set(re.findall(r"`((?:logdiff|case|env|job|report|align)_[a-z]+)`", TEXT)) - {"job_id"}
     assert named == tools
 
 
