@@ -82,6 +82,6 @@ def describe() -> dict[str, Any] | None:
     """The `aligned` block of a fingerprint: the spec, what is replaced, and the kernels that run; None if native."""
     if _active is None:
         return None
-    from logdiff_kernels.ops import registry
+    from logdiff_kernels.ops.registry import fingerprint
 
-    return {**registry.fingerprint(), **_active.spec.as_dict(), "replaced": _active.patches.targets()}
+    return {**fingerprint(), **_active.spec.as_dict(), "replaced": _active.patches.targets()}

@@ -71,9 +71,9 @@ def watch(runner: Any) -> None:
             module.do_not_compile = False
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, model: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._names = {id(module): name for name, module in model.named_modules()}
         self._root = id(model)
 

@@ -27,7 +27,8 @@ def apply(patches: Patches, spec: AlignSpec) -> None:
     def all_reduce(stock: Any) -> Any:
         def all_reduce(self: Any, input_: torch.Tensor) -> torch.Tensor:
             if self.world_size == 1 or not input_.is_floating_point():
-                return stock(self, input_)
+                untouched: torch.Tensor = stock(self, input_)
+                return untouched
             if "linear_row" in spec:
                 raise UnsupportedError(
                     f"a sum over the ranks of group {self.unique_name} that no aligned operator owns",
@@ -41,7 +42,8 @@ def apply(patches: Patches, spec: AlignSpec) -> None:
     def reduce_scatter(stock: Any) -> Any:
         def reduce_scatter(self: Any, input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
             if self.world_size == 1 or not input_.is_floating_point():
-                return stock(self, input_, dim)
+                untouched: torch.Tensor = stock(self, input_, dim)
+                return untouched
             if "linear_row" in spec:
                 raise UnsupportedError(
                     f"a sum over the ranks of group {self.unique_name} that no aligned operator owns",

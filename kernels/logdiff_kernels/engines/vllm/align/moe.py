@@ -18,6 +18,7 @@ from logdiff_kernels.contract.router import RouterSpec
 from logdiff_kernels.engines.vllm.align.collectives import gathered
 from logdiff_kernels.engines.vllm.align.patches import Patches
 from logdiff_kernels.errors import UnsupportedError
+from logdiff_kernels.ops.moe import moe_combine_slots, moe_rows
 
 GATE = "logdiff_shared_gate"
 """Attribute of a runner: (gate of its shared expert,), taken from that expert when the model has been loaded."""
@@ -85,7 +86,7 @@ def layer_output(
     """
     if runner.gate is not None:
         router_logits, _ = runner.gate(x)
-    shared = None if runner.shared_experts is None else runner.shared_experts._layer(x)
+    shared: Any = None if runner.shared_experts is None else runner.shared_experts._layer(x)
     if hasattr(runner, GATE):
         weight, _ = ops.router(getattr(runner, GATE)[0](x)[0].to(torch.float32), _SIGMOID)
         shared = weight * shared.to(torch.float32)
@@ -113,12 +114,12 @@ def layer_output(
         rows = _over_expert_ranks(experts, x, ids)
     else:
         rows = _over_tensor_ranks(experts, x, ids)
-    return ops.moe_combine_slots(rows, weights, ids, None, shared)
+    return moe_combine_slots(rows, weights, ids, None, shared)
 
 
 def prepare(runner: Any) -> None:
     """Take the shared expert's gate out of its own forward pass, where it multiplies in the model's dtype."""
-    layer = None if runner.shared_experts is None else runner.shared_experts._layer
+    layer: Any = None if runner.shared_experts is None else runner.shared_experts._layer
     gate = getattr(layer, "expert_gate", None)
     if gate is not None and not hasattr(runner, GATE):
         setattr(runner, GATE, (gate,))
@@ -150,7 +151,7 @@ def _rows(experts: Any, x: torch.Tensor, ids: torch.Tensor, leaves: int) -> torc
     """fp32 [T, k, H]: this rank's part of the down projection of every slot, +0 where its expert isn't here."""
     kind, interleaved = activation_of(experts)
     bias = getattr(experts, "w13_bias", None)
-    return ops.moe_rows(
+    return moe_rows(
         x, ids, experts.w13_weight, experts.w2_weight, leaves, bias, activation=kind, interleaved=interleaved
     )
 
