@@ -98,6 +98,18 @@ inline void mask_storeu(float* p, __mmask16 mask, __m512 a) {
         if (mask >> i & 1) p[i] = lane[i];
 }
 
+// 128-bit blocks: two of a, then two of b, chosen by two bits each.
+inline __m512 shuffle_f32x4(__m512 a, __m512 b, int control) {
+    float x[16], y[16], out[16];
+    std::memcpy(x, &a, sizeof x);
+    std::memcpy(y, &b, sizeof y);
+    for (int block = 0; block < 4; ++block)
+        std::memcpy(out + 4 * block, (block < 2 ? x : y) + 4 * (control >> (2 * block) & 3), 16);
+    __m512 r;
+    std::memcpy(&r, out, sizeof r);
+    return r;
+}
+
 }  // namespace simde
 }  // namespace ld
 
@@ -116,3 +128,4 @@ inline void mask_storeu(float* p, __mmask16 mask, __m512 a) {
 #define _mm512_cvtepi32_epi16(a) ld::simde::cvtepi32_epi16(a)
 #define _mm512_maskz_loadu_ps(mask, p) ld::simde::maskz_loadu(mask, p)
 #define _mm512_mask_storeu_ps(p, mask, a) ld::simde::mask_storeu(p, mask, a)
+#define _mm512_shuffle_f32x4(a, b, control) ld::simde::shuffle_f32x4(a, b, control)
