@@ -67,11 +67,11 @@ def _standard_library() -> list[Path]:
 
 
 def _imported(value: Any, key: str, module: str) -> bool:
-    """Whether a module's function is plainly one that it imported from elsewhere."""
+    """Whether a module's function is plainly one that it imported from elsewhere, under its own name."""
     home, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
     if key.count(".") != module.count(".") + 1 or home == module or str(home).startswith("logdiff_kernels"):
         return False
-    return vars(sys.modules.get(str(home), object)).get(str(name)) is value
+    return key == f"{module}.{name}" and vars(sys.modules.get(str(home), object)).get(str(name)) is value
 
 
 def _home(package: str) -> Path | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from logdiff.align.plan import read_source, side_spec
 from logdiff.align.state import State
-from logdiff.errors import InputError, LogdiffError
+from logdiff.errors import EngineError, EvidenceError, InputError, LogdiffError
 from logdiff.live import RunFile, dispatch, resolve_models
 from logdiff.live import run as run_live
 from logdiff.live.layout import generated, rescored, scored
@@ -41,16 +41,20 @@ def prove(
     except LogdiffError as error:
         proof["undetermined"].append(f"nothing is known of the state before: {error.message}")
         return proof
+    unmeasured: list[str] = []
     for side in document["sides"]:
         before = (document["facts"].get(side) or {}).get("dispatch")
         if not before:
-            proof["undetermined"].append(f"the {side} side's dispatch was not recorded before")
+            unmeasured.append(f"the {side} side's dispatch was not recorded before")
             continue
         spec = side_spec(run, side, models)
         try:
             now = dispatch(spec, on_progress)
         except InputError as error:  # such as a LOGDIFF_ALIGN that is still set
             proof["dispatch"][side] = {"same": False, "native": False, "detail": f"{error.message}; {error.hint}"}
+            continue
+        except EngineError as error:
+            unmeasured.append(f"the {side} side's dispatch could not be asked for: {error.message}")
             continue
         same = now["digest"] == before["digest"] and now["native"]
         proof["dispatch"][side] = {
@@ -60,14 +64,18 @@ def prove(
             "now": now["digest"],
             "foreign": now["foreign"],
         }
+    proof["undetermined"] += unmeasured
     stock = case if case is not None else own_case
     if bits and stock is not None:
-        proof["bits"] = _bits(run, stock, state, proof["undetermined"], on_progress)
+        try:
+            proof["bits"] = _bits(run, stock, state, proof["undetermined"], on_progress)
+        except (EngineError, EvidenceError) as error:
+            proof["undetermined"].append(f"bits could not be compared: {error.message}")
     judged = [entry["same"] for entry in proof["dispatch"].values()]
     moved = [entry["same"] for entry in proof["bits"].values()]
     if False in judged or False in moved:
         proof["native"] = False
-    elif judged and not any("was not recorded before" in words for words in proof["undetermined"]):
+    elif judged and not unmeasured:
         proof["native"] = True
     return proof
 
@@ -84,7 +92,8 @@ def _bits(
             undetermined.append("the case holds no native captures to compare bits with")
             return {}
         path = opened.path
-    native = run.with_align(ops=None, tokens=str(path))
+    data = {**run.model_dump(), "steps": 1, "align": {"tokens": str(path)}}
+    native = RunFile.from_dict(data, source=str(stock))
     folder = state.root / "proof" / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
     with run_live(native, folder, on_progress=on_progress, name="proof") as made:
         return {side: _side_bits(side, path, made.path) for side in BASE if (made.path / BASE[side]).is_file()}

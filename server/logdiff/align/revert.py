@@ -33,7 +33,7 @@ def revert(
     Raises:
         InputError: `case` is no case.
         CaseError: another process applies or reverts here.
-        LogdiffError: an interpreter or engine failed during the proof; the overlay is removed all the same.
+        CancelledError: cancelled during the proof; the overlay is gone, and another revert proves.
     """
     if case is not None and not (case / "manifest.json").is_file():
         raise InputError("no case folder", value=str(case), hint="give a case of a native run of the same engines")
