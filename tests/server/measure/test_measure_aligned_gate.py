@@ -1,0 +1,71 @@
+"""The gate over the `aligned` blocks of both fingerprints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from logdiff.measure import RunFacts, aligned_differences
+from logdiff.measure.gates import aligned_gate
+
+BLOCK: dict[str, Any] = {
+    "contract": "aligned/1",
+    "provider": "aligned-cpu",
+    "source": "s0",
+    "rope": "r0",
+    "ops": ["linear", "rope"],
+    "providers": [{"name": "aligned-cpu", "isa": "avx2", "binary_hash": "b0"}],
+}
+
+
+def with_provider(**changes: Any) -> dict[str, Any]:
+    return {**BLOCK, "providers": [{**BLOCK["providers"][0], **changes}]}
+
+
+def gate(rollout: Any, train: Any) -> Any:
+    return aligned_gate(RunFacts(fingerprints={"rollout": {"aligned": rollout}, "train": {"aligned": train}}))
+
+
+def test_native_sides_have_no_such_gate() -> None:
+    assert gate(None, None) is None
+    assert aligned_gate(RunFacts()) is None
+
+
+def test_one_definition_on_both_sides_holds_and_is_named() -> None:
+    found = gate(BLOCK, dict(BLOCK))
+    assert found.ok is True
+    assert found.detail == "2 operators to aligned/1 by aligned-cpu (avx2) on both sides"
+
+
+@pytest.mark.parametrize(("side", "other"), [("rollout", "train"), ("train", "rollout")])
+def test_one_aligned_side_is_not_judged(side: str, other: str) -> None:
+    blocks = {"rollout": None, "train": None, side: BLOCK}
+    found = gate(blocks["rollout"], blocks["train"])
+    assert found.ok is None
+    assert f"on {side} alone; {other} is native" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [
+        ({**BLOCK, "contract": "aligned/2"}, "contract aligned/1 on rollout, aligned/2 on train"),
+        ({**BLOCK, "provider": "aligned-npu"}, "provider"),
+        ({**BLOCK, "source": "s1"}, "source s0 on rollout, s1 on train"),
+        ({**BLOCK, "rope": "r1"}, "rope"),
+        (with_provider(binary_hash="b1"), "binary hash b0 on rollout, b1 on train"),
+    ],
+)
+def test_two_definitions_fail(train: dict[str, Any], words: str) -> None:
+    found = gate(BLOCK, train)
+    assert found.ok is False
+    assert words in found.detail
+
+
+def test_another_instruction_set_of_the_same_source_is_the_same_definition() -> None:
+    assert aligned_differences(BLOCK, with_provider(isa="avx512", binary_hash="b1")) == []
+
+
+def test_operators_of_one_side_alone_are_named() -> None:
+    found = gate(BLOCK, {**BLOCK, "ops": ["linear"]})
+    assert found.ok is True
+    assert found.detail.endswith("on one side alone: rope")
