@@ -65,6 +65,10 @@ def test_another_instruction_set_of_the_same_source_is_the_same_definition() -> 
     assert aligned_differences(BLOCK, with_provider(isa="avx512", binary_hash="b1")) == []
 
 
+def test_a_table_that_one_side_has_no_use_for_is_no_difference() -> None:
+    assert aligned_differences({**BLOCK, "rope": []}, BLOCK) == []
+
+
 def test_operators_of_one_side_alone_are_named() -> None:
     found = gate(BLOCK, {**BLOCK, "ops": ["linear"]})
     assert found.ok is True

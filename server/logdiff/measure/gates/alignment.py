@@ -47,7 +47,7 @@ def aligned_differences(rollout: dict[str, Any], train: dict[str, Any]) -> list[
     faults = []
     for key in keys:
         left, right = _fact(rollout, key), _fact(train, key)
-        if left is not None and right is not None and left != right:
+        if left and right and left != right:  # empty or absent: that operator is not aligned there
             faults.append(f"{key.replace('_', ' ')} {left} on rollout, {right} on train")
     return faults
 
