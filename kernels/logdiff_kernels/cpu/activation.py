@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from logdiff_kernels.cpu.library import DTYPE_CODES, check, function
+from logdiff_kernels.cpu.library import DTYPE_CODES, check, packed
 from logdiff_kernels.cpu.rows import new_like, rows
 
 SWIGLU, GEGLU_TANH, SWIGLU_CLAMPED = 0, 1, 2
@@ -23,7 +23,7 @@ _SIGNATURES: dict[str, list[Any]] = {
 
 @cache
 def _call(name: str) -> Any:
-    return function(name, _SIGNATURES[name])
+    return packed(name, _SIGNATURES[name])
 
 
 def glu(gate: Tensor, up: Tensor, kind: int, alpha: float = 1.0, limit: float = 0.0) -> Tensor:

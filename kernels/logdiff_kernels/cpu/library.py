@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,6 +66,20 @@ def function(name: str, argtypes: Sequence[Any], restype: Any = ctypes.c_int, is
     found.argtypes = list(argtypes)
     found.restype = restype
     return found
+
+
+def packed(name: str, argtypes: Sequence[Any]) -> Any:
+    """As `function`, called through its `LD_PACKED` entry: a third of the cost of a call with many arguments.
+
+    A null pointer is 0, not None.
+    """
+    pack = struct.Struct("".join("d" if kind is ctypes.c_float else "q" for kind in argtypes)).pack
+    entry = function(f"packed_{name}", [ctypes.c_char_p])
+
+    def call(*arguments: Any) -> int:
+        return entry(pack(*arguments))  # type: ignore[no-any-return]
+
+    return call
 
 
 def pool() -> str:

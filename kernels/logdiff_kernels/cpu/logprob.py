@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from logdiff_kernels.cpu.library import check, function
+from logdiff_kernels.cpu.library import check, packed
 from logdiff_kernels.errors import InputError
 
 LEAVES = 8
 
 _P, _L, _I = c_void_p, c_int64, c_int32
 _SIGNATURES: dict[str, list[Any]] = {
+    "ld_logprob": [*[_P] * 6, *[_L] * 4],
     "ld_logprob_stats": [*[_P] * 3, *[_L] * 6, _I],
     "ld_logprob_merge": [_P, _P, _L, _L],
     "ld_logprob_finish": [*[_P] * 4, _L],
@@ -31,7 +32,7 @@ _SIGNATURES: dict[str, list[Any]] = {
 
 @cache
 def _call(name: str) -> Any:
-    return function(name, _SIGNATURES[name])
+    return packed(name, _SIGNATURES[name])
 
 
 def _run(name: str, *arguments: Any) -> None:
@@ -40,12 +41,46 @@ def _run(name: str, *arguments: Any) -> None:
         check(name, status)
 
 
-def _at(x: Tensor | None) -> int | None:
-    return None if x is None else x.data_ptr()
+def _at(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
 
 
 def _rows(logits: Tensor) -> Tensor:
     return logits if logits.stride(1) == 1 or logits.shape[1] <= 1 else logits.contiguous()
+
+
+def logprob(
+    logits: Tensor, temperature: Tensor | None, ids: Tensor, vocabulary: int, entropy: bool
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """(log-probability fp32 [T], entropy fp32 [T] if asked for, stats fp32 [T, 3]).
+
+    Raises:
+        InputError: an id that is no column.
+    """
+    logits, ids = _rows(logits), ids.contiguous()
+    tokens, columns = logits.shape
+    logp = torch.empty(tokens, dtype=torch.float32)
+    found = torch.empty(tokens, 3, dtype=torch.float32)
+    bits = torch.empty(tokens, dtype=torch.float32) if entropy else None
+    status = _call("ld_logprob")(
+        logits.data_ptr(),
+        _at(temperature),
+        ids.data_ptr(),
+        found.data_ptr(),
+        logp.data_ptr(),
+        _at(bits),
+        tokens,
+        columns,
+        logits.stride(0),
+        vocabulary,
+    )
+    if status:
+        outside = ids[(ids < 0) | (ids >= columns)]
+        if outside.numel():
+            message = f"aligned logprob: a token id outside of the {columns} columns"
+            raise InputError(message, value=outside[:4].tolist())
+        check("ld_logprob", status)
+    return logp, bits, found
 
 
 def stats(
@@ -85,41 +120,35 @@ def merge(partial: Tensor) -> Tensor:
 
 
 def target(
-    logits: Tensor, temperature: Tensor | None, ids: Tensor, vocabulary: int, first_column: int, shard: bool
-) -> tuple[Tensor, Tensor | None]:
-    """(z fp32 [T] of each row's id, owned uint8 [T] if `shard`: whether the column is here).
-
-    Raises:
-        InputError: an id that is no column, unless `shard`.
-    """
+    logits: Tensor, temperature: Tensor | None, ids: Tensor, vocabulary: int, first_column: int
+) -> tuple[Tensor, Tensor]:
+    """(z fp32 [T] of each row's id, owned uint8 [T]: whether the column is here)."""
     logits, ids = _rows(logits), ids.contiguous()
     tokens, columns = logits.shape
     out = torch.empty(tokens, dtype=torch.float32)
-    owned = torch.empty(tokens, dtype=torch.uint8) if shard else None
-    status = _call("ld_logprob_target")(
+    owned = torch.empty(tokens, dtype=torch.uint8)
+    _run(
+        "ld_logprob_target",
         logits.data_ptr(),
         _at(temperature),
         ids.data_ptr(),
         out.data_ptr(),
-        _at(owned),
+        owned.data_ptr(),
         tokens,
         columns,
         logits.stride(0),
         vocabulary,
         first_column,
     )
-    if status:
-        outside = ids[(ids < 0) | (ids >= columns)]
-        raise InputError(f"aligned logprob: a token id outside of the {columns} columns", value=outside[:4].tolist())
     return out, owned
 
 
-def finish(stats: Tensor, target: Tensor | None, entropy: bool) -> tuple[Tensor | None, Tensor | None]:
-    """(log-probability fp32 [T] if there are targets, entropy fp32 [T] if asked for)."""
+def finish(stats: Tensor, target: Tensor, entropy: bool) -> tuple[Tensor, Tensor | None]:
+    """(log-probability fp32 [T], entropy fp32 [T] if asked for)."""
     tokens = stats.shape[0]
-    logp = None if target is None else torch.empty(tokens, dtype=torch.float32)
+    logp = torch.empty(tokens, dtype=torch.float32)
     bits = torch.empty(tokens, dtype=torch.float32) if entropy else None
-    _run("ld_logprob_finish", stats.data_ptr(), _at(target), _at(logp), _at(bits), tokens)
+    _run("ld_logprob_finish", stats.data_ptr(), target.data_ptr(), logp.data_ptr(), _at(bits), tokens)
     return logp, bits
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from logdiff_kernels.cpu.library import DTYPE_CODES, check, function
+from logdiff_kernels.cpu.library import DTYPE_CODES, check, packed
 from logdiff_kernels.errors import InputError
 
 _P, _L, _I = c_void_p, c_int64, c_int32
@@ -24,11 +24,11 @@ _DUPLICATE, _NO_SUCH_EXPERT = -10, -11
 
 @cache
 def _call(name: str) -> Any:
-    return function(name, _SIGNATURES[name])
+    return packed(name, _SIGNATURES[name])
 
 
-def _at(x: Tensor | None) -> int | None:
-    return None if x is None else x.data_ptr()
+def _at(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
 
 
 def sort(ids: Tensor, experts: int, logical: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from logdiff_kernels.cpu.library import DTYPE_CODES, check, function
+from logdiff_kernels.cpu.library import DTYPE_CODES, check, packed
 from logdiff_kernels.cpu.rows import new_like, rows
 
 _P, _L, _I, _R = c_void_p, c_int64, c_int32, c_float
@@ -22,7 +22,7 @@ _SIGNATURES: dict[str, list[Any]] = {
 
 @cache
 def _call(name: str) -> Any:
-    return function(name, _SIGNATURES[name])
+    return packed(name, _SIGNATURES[name])
 
 
 def _dense(weight: Tensor | None) -> Tensor | None:
@@ -37,9 +37,9 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, offset: float, keep: 
     rstd = torch.empty(d0 * d1, dtype=torch.float32) if keep else None
     status = _call("ld_rms_norm")(
         x.data_ptr(),
-        None if weight is None else weight.data_ptr(),
+        0 if weight is None else weight.data_ptr(),
         y.data_ptr(),
-        None if rstd is None else rstd.data_ptr(),
+        0 if rstd is None else rstd.data_ptr(),
         d0,
         d1,
         x.shape[-1],
@@ -71,10 +71,10 @@ def add_rms_norm(
     status = _call("ld_add_rms_norm")(
         x.data_ptr(),
         residual.data_ptr(),
-        None if weight is None else weight.data_ptr(),
+        0 if weight is None else weight.data_ptr(),
         y.data_ptr(),
         total.data_ptr(),
-        None if rstd is None else rstd.data_ptr(),
+        0 if rstd is None else rstd.data_ptr(),
         d0,
         d1,
         x.shape[-1],
@@ -111,11 +111,11 @@ def rms_norm_backward(
     status = _call("ld_rms_norm_backward")(
         dy.data_ptr(),
         x.data_ptr(),
-        None if weight is None else weight.data_ptr(),
+        0 if weight is None else weight.data_ptr(),
         rstd.data_ptr(),
-        None if extra is None else extra.data_ptr(),
-        None if dx is None else dx.data_ptr(),
-        None if dw is None else dw.data_ptr(),
+        0 if extra is None else extra.data_ptr(),
+        0 if dx is None else dx.data_ptr(),
+        0 if dw is None else dw.data_ptr(),
         rstd.numel(),
         n,
         DTYPE_CODES[x.dtype],

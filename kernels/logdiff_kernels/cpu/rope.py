@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from logdiff_kernels.cpu.library import DTYPE_CODES, check, function
+from logdiff_kernels.cpu.library import DTYPE_CODES, check, packed
 from logdiff_kernels.cpu.rows import new_like
 
 
 @cache
 def _call() -> Any:
-    return function("ld_rope", [*[c_void_p] * 4, *[c_int64] * 8, *[c_int32] * 3])
+    return packed("ld_rope", [*[c_void_p] * 4, *[c_int64] * 8, *[c_int32] * 3])
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, backward: bool, out: Tensor | None = None) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from logdiff_kernels.cpu.library import check, function
+from logdiff_kernels.cpu.library import check, packed
 
 SIGMOID, ON_LOGITS, RENORMALIZE, TOP2 = 1, 2, 4, 8
 
@@ -22,7 +22,7 @@ _SIGNATURES: dict[str, list[Any]] = {
 
 @cache
 def _call(name: str) -> Any:
-    return function(name, _SIGNATURES[name])
+    return packed(name, _SIGNATURES[name])
 
 
 def router(
@@ -43,7 +43,7 @@ def router(
     ids = torch.empty((tokens, k), dtype=torch.int64)
     status = _call("ld_router")(
         logits.data_ptr(),
-        None if bias is None else bias.data_ptr(),
+        0 if bias is None else bias.data_ptr(),
         weights.data_ptr(),
         ids.data_ptr(),
         tokens,

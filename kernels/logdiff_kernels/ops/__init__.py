@@ -17,9 +17,9 @@ from logdiff_kernels.ops.linear import (
     tree_combine,
 )
 from logdiff_kernels.ops.logprob import log_softmax, logprob, logprob_merge, logprob_partial
-from logdiff_kernels.ops.moe import moe
+from logdiff_kernels.ops.moe import moe, moe_combine, moe_combine_slots, moe_rows
 from logdiff_kernels.ops.norm import add_rms_norm, rms_norm
-from logdiff_kernels.ops.rope import rope
+from logdiff_kernels.ops.rope import rope, rope_table
 from logdiff_kernels.ops.router import router
 
 __all__ = [
@@ -37,9 +37,13 @@ __all__ = [
     "logprob_merge",
     "logprob_partial",
     "moe",
+    "moe_combine",
+    "moe_combine_slots",
+    "moe_rows",
     "paged_attention",
     "rms_norm",
     "rope",
+    "rope_table",
     "router",
     "store_kv",
     "swiglu",

@@ -70,9 +70,7 @@ def logprob(
     heat = _temperature(temperature, logits)
     if direct(logits):
         _check(logits, ids, heat, vocabulary)
-        stats = cpu.stats(logits, heat, vocabulary, entropy)
-        logp, bits = cpu.finish(stats, cpu.target(logits, heat, ids, vocabulary, 0, False)[0], entropy)
-        assert logp is not None
+        logp, bits, _ = cpu.logprob(logits, heat, ids, vocabulary, entropy)
         return logp if bits is None else (logp, bits)
     logp, bits, _ = torch.ops.logdiff.logprob(logits, ids, heat, vocabulary, entropy)
     return (logp, bits) if entropy else logp
@@ -126,8 +124,7 @@ def logprob_partial(
         )
     leaves = cpu.LEAVES // ranks
     stats = cpu.stats(logits, heat, vocab_size, entropy, rank * leaves, leaves)
-    z, owned = cpu.target(logits, heat, ids, vocab_size, first, True)
-    assert owned is not None
+    z, owned = cpu.target(logits, heat, ids, vocab_size, first)
     return torch.cat([stats, z[:, None], owned[:, None].to(torch.float32)], dim=1)
 
 
@@ -154,7 +151,6 @@ def logprob_merge(partials: Tensor, entropy: bool = False) -> Tensor | tuple[Ten
     stats = cpu.merge(partials[:, :, :3].transpose(0, 1))
     z = partials[:, :, 3].gather(0, owned.argmax(0, keepdim=True))[0].contiguous()
     logp, bits = cpu.finish(stats, z, entropy)
-    assert logp is not None
     return logp if bits is None else (logp, bits)
 
 
@@ -181,9 +177,7 @@ def _logprob(
     logits: Tensor, ids: Tensor, temperature: Tensor | None, vocabulary: int, entropy: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check(logits, ids, temperature, vocabulary)
-    stats = cpu.stats(logits, temperature, vocabulary, entropy)
-    logp, bits = cpu.finish(stats, cpu.target(logits, temperature, ids, vocabulary, 0, False)[0], entropy)
-    assert logp is not None
+    logp, bits, stats = cpu.logprob(logits, temperature, ids, vocabulary, entropy)
     return logp, logits.new_empty(0) if bits is None else bits, stats
 
 

@@ -54,7 +54,7 @@ class Recorder:
 
         torch.Tensor.data_ptr = data_ptr  # type: ignore[method-assign]
         ctypes.addressof = addressof  # type: ignore[assignment]
-        library.function = self.function
+        library.function = library.packed = self.function
 
     def function(
         self, name: str, argtypes: Sequence[Any], restype: Any = ctypes.c_int, isa: str | None = None

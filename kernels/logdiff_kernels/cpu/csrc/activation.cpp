@@ -1,5 +1,6 @@
 // Gated activations: swiglu, geglu_tanh, swiglu_clamped, and their backward (numeric contract).
-#include "expln.h"
+#include "exp_chains.h"
+#include "packed.h"
 #include "parallel.h"
 #include "rows.h"
 
@@ -15,8 +16,10 @@ F one() { return F::set1(1.0f); }
 
 constexpr float kGelu = 0.79788456f, kCubic = 0.044715f;
 
+// forward: result(g, u, exp1(argument(g))).
 struct Swiglu {
-    F forward(F g, F u) const { return g / (one() + exp1(neg(g))) * u; }
+    F argument(F g) const { return neg(g); }
+    F result(F g, F u, F e) const { return g / (one() + e) * u; }
     void backward(F dy, F g, F u, F& dg, F& du) const {
         const F s = sigmoid1(g);
         dg = (dy * u) * (s * (one() + g * (one() - s)));
@@ -25,8 +28,8 @@ struct Swiglu {
 };
 
 struct GegluTanh {
-    static F argument(F g) { return F::set1(-2.0f * kGelu) * (g + F::set1(kCubic) * g * g * g); }
-    F forward(F g, F u) const { return g / (one() + exp1(argument(g))) * u; }
+    F argument(F g) const { return F::set1(-2.0f * kGelu) * (g + F::set1(kCubic) * g * g * g); }
+    F result(F g, F u, F e) const { return g / (one() + e) * u; }
     void backward(F dy, F g, F u, F& dg, F& du) const {
         const F s = one() / (one() + exp1(argument(g)));
         const F flank = s * (one() - s);  // 0 where the curve is straight: nothing may overflow there
@@ -42,10 +45,8 @@ struct SwigluClamped {
     // min and max keep a NaN of their second argument
     F gate(F g) const { return min(limit, g); }
     F up(F u) const { return max(neg(limit), min(limit, u)); }
-    F forward(F g, F u) const {
-        g = gate(g);
-        return (up(u) + one()) * (g / (one() + exp1(neg(alpha * g))));
-    }
+    F argument(F g) const { return neg(alpha * gate(g)); }
+    F result(F g, F u, F e) const { return (up(u) + one()) * (gate(g) / (one() + e)); }
     void backward(F dy, F g, F u, F& dg, F& du) const {
         const F gc = gate(g), s = sigmoid1(alpha * gc);
         const F flank = s * (one() - s);  // 0 far out, where alpha * g may be infinite
@@ -72,6 +73,25 @@ template <class T> F load_stepped(const Stored<T>* p, int64_t i, int m, int64_t 
     return load_as_f32<T>(lanes);
 }
 
+template <class T, class Unit>
+void forward_row(const Unit& unit, const Stored<T>* gate, const Stored<T>* up, Stored<T>* y, int64_t n, int64_t step) {
+    constexpr int N = 4;
+    int64_t i = 0;
+    if (step == 1)
+        for (; i + N * F::W <= n; i += N * F::W) {
+            F g[N], e[N];
+            for (int j = 0; j < N; ++j) e[j] = unit.argument(g[j] = load_as_f32<T>(gate + i + j * F::W));
+            exp1_chains<true>(e);
+            for (int j = 0; j < N; ++j) e[j] = unit.result(g[j], load_as_f32<T>(up + i + j * F::W), e[j]);
+            for (int j = 0; j < N; ++j) store_from_f32<T>(y + i + j * F::W, e[j]);
+        }
+    for (; i < n; i += F::W) {
+        const int m = int(std::min<int64_t>(F::W, n - i));
+        const F g = load_stepped<T>(gate, i, m, step), u = load_stepped<T>(up, i, m, step);
+        store_upto<T>(y + i, unit.result(g, u, exp1(unit.argument(g))), m);
+    }
+}
+
 }  // namespace
 
 // y [d0*d1, n] contiguous; gate and up share the leading dimensions and the step between elements.
@@ -83,15 +103,11 @@ LD_API int ld_glu(const void* gate, const void* up, void* y, int64_t d0, int64_t
             using T = decltype(tag);
             return with_kind(kind, alpha, limit, [&](auto unit) {
                 const Rows grows{d1, gs0, gs1}, urows{d1, us0, us1};
-                parallel_for(d0 * d1, row_grain(n, 4096), [&](int64_t begin, int64_t end) {
+                parallel_for(d0 * d1, row_grain(n), [&](int64_t begin, int64_t end) {
                     for (int64_t r = begin; r < end; ++r) {
-                        const Stored<T>* g = static_cast<const Stored<T>*>(gate) + grows.at(r);
-                        const Stored<T>* u = static_cast<const Stored<T>*>(up) + urows.at(r);
-                        Stored<T>* out = static_cast<Stored<T>*>(y) + r * n;
-                        each_vector(n, [&](int64_t i, int m) {
-                            const F gv = load_stepped<T>(g, i, m, step), uv = load_stepped<T>(u, i, m, step);
-                            store_upto<T>(out + i, unit.forward(gv, uv), m);
-                        });
+                        forward_row<T>(unit, static_cast<const Stored<T>*>(gate) + grows.at(r),
+                                       static_cast<const Stored<T>*>(up) + urows.at(r),
+                                       static_cast<Stored<T>*>(y) + r * n, n, step);
                     }
                 });
                 return int(kOk);
@@ -125,3 +141,6 @@ LD_API int ld_glu_backward(const void* dy, const void* gate, const void* up, voi
         });
     });
 }
+
+LD_PACKED(ld_glu)
+LD_PACKED(ld_glu_backward)

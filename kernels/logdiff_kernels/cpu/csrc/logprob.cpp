@@ -1,7 +1,8 @@
 // logprob: eight leaves of the vocabulary, merged by a balanced tree (numeric contract, row `logprob`).
 #include <limits>
 
-#include "expln.h"
+#include "exp_chains.h"
+#include "packed.h"
 #include "parallel.h"
 #include "reduce.h"
 #include "rows.h"
@@ -34,6 +35,31 @@ Row row_of(const float* logits, const float* temperature, int64_t t, int64_t str
     return {logits + t * stride, value == 0.0f ? 1.0f : value};
 }
 
+// e = exp1(z - u) and h = e * (z - u), 0 where z = -inf, of up to 64 columns; lanes beyond `count` are +0.
+inline void exponentials(const Row& row, int64_t begin, int64_t count, F u, F (&e)[R64::kVectors],
+                         F (&h)[R64::kVectors]) {
+    constexpr int N = 4;
+    const F gone = F::set1(kNegInf);
+    for (int v = 0; v < R64::kVectors; v += N) {
+        F x[N];
+        for (int j = 0; j < N; ++j) {
+            const int64_t left = count - int64_t(v + j) * F::W, at = begin + int64_t(v + j) * F::W;
+            F z = gone;
+            if (left >= F::W)
+                z = row.at(at, F::W);
+            else if (left > 0)
+                z = select(first(int(left)), row.at(at, int(left)), gone);
+            x[j] = z - u;
+            h[v + j] = z;
+        }
+        exp1_chains<false>(x);
+        for (int j = 0; j < N; ++j) {
+            e[v + j] = x[j];
+            h[v + j] = select(eq(h[v + j], gone), F::zero(), x[j] * (h[v + j] - u));
+        }
+    }
+}
+
 // Columns begin .. end-1 of the row; columns of a leaf beyond the vocabulary are -inf and add nothing.
 Part leaf(const Row& row, int64_t begin, int64_t end, bool entropy) {
     Part part;
@@ -54,12 +80,15 @@ Part leaf(const Row& row, int64_t begin, int64_t end, bool entropy) {
     largest[0].store(lane);
     for (float value : lane) part.m = max(value, part.m);
     const F u = F::set1(part.base());
-    part.s = r64(n, [&](int64_t j, int m) { return exp1(row.at(begin + j, m) - u); });
-    if (entropy)
-        part.h = r64(n, [&](int64_t j, int m) {
-            const F z = row.at(begin + j, m), x = z - u;
-            return select(eq(z, F::set1(kNegInf)), F::zero(), exp1(x) * x);
-        });
+    R64 sum, weighted;
+    for (int64_t i = 0; i < n; i += R64::kLanes) {
+        F e[R64::kVectors], h[R64::kVectors];
+        exponentials(row, begin + i, std::min<int64_t>(R64::kLanes, n - i), u, e, h);
+        sum.add_chunk([&](int j) { return e[j]; });
+        if (entropy) weighted.add_chunk([&](int j) { return h[j]; });
+    }
+    part.s = sum.finish();
+    if (entropy) part.h = weighted.finish();
     return part;
 }
 
@@ -167,6 +196,16 @@ LD_API int ld_logprob_target(const float* logits, const float* temperature, cons
     });
 }
 
+// All of it for one rank: stats [T, 3], logp [T] and, unless null, entropy [T].
+LD_API int ld_logprob(const float* logits, const float* temperature, const int64_t* ids, float* stats, float* logp,
+                      float* entropy, int64_t tokens, int64_t columns, int64_t stride, int64_t vocabulary) {
+    int status = ld_logprob_target(logits, temperature, ids, logp, nullptr, tokens, columns, stride, vocabulary, 0);
+    if (status == kOk)
+        status = ld_logprob_stats(logits, temperature, stats, tokens, columns, stride, vocabulary, 0, kLeaves,
+                                  entropy != nullptr);
+    return status == kOk ? ld_logprob_finish(stats, logp, logp, entropy, tokens) : status;
+}
+
 // out [T, columns] contiguous: every column's log-probability, with the bits of ld_logprob_finish.
 LD_API int ld_log_softmax(const float* logits, const float* temperature, const float* stats, float* out,
                           int64_t tokens, int64_t columns, int64_t stride, int64_t vocabulary) {
@@ -258,3 +297,12 @@ LD_API int ld_log_softmax_backward(const float* logits, const float* temperature
         return int(kOk);
     });
 }
+
+LD_PACKED(ld_logprob_stats)
+LD_PACKED(ld_logprob_merge)
+LD_PACKED(ld_logprob_finish)
+LD_PACKED(ld_logprob_target)
+LD_PACKED(ld_logprob)
+LD_PACKED(ld_log_softmax)
+LD_PACKED(ld_logprob_backward)
+LD_PACKED(ld_log_softmax_backward)

@@ -1,6 +1,7 @@
 // What surrounds the products of a mixture-of-experts layer: rows sorted by expert, gathered, combined.
 #include <limits>
 
+#include "packed.h"
 #include "parallel.h"
 #include "reduce.h"
 #include "rows.h"
@@ -137,3 +138,8 @@ LD_API int ld_moe_combine_backward(const void* dout, const void* y, const float*
         });
     });
 }
+
+LD_PACKED(ld_moe_sort)
+LD_PACKED(ld_moe_gather)
+LD_PACKED(ld_moe_combine)
+LD_PACKED(ld_moe_combine_backward)

@@ -1,4 +1,5 @@
 // rms_norm, add_rms_norm and their backward (numeric contract, table of operators).
+#include "packed.h"
 #include "parallel.h"
 #include "reduce.h"
 #include "rows.h"
@@ -153,3 +154,7 @@ LD_API int ld_rms_norm_backward(const void* g, const void* x, const void* w, con
         });
     });
 }
+
+LD_PACKED(ld_rms_norm)
+LD_PACKED(ld_add_rms_norm)
+LD_PACKED(ld_rms_norm_backward)

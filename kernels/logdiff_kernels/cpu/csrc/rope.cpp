@@ -1,4 +1,5 @@
 // rope: pairs of elements turned by the table's angle (numeric contract, table of operators).
+#include "packed.h"
 #include "parallel.h"
 #include "rows.h"
 
@@ -70,3 +71,5 @@ LD_API int ld_rope(const void* x, const float* cos, const float* sin, void* y, i
         });
     });
 }
+
+LD_PACKED(ld_rope)

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "expln.h"
+#include "packed.h"
 #include "parallel.h"
 #include "reduce.h"
 #include "rows.h"
@@ -159,3 +160,6 @@ LD_API int ld_router_backward(const float* logits, const int64_t* ids, const flo
         return int(kOk);
     });
 }
+
+LD_PACKED(ld_router)
+LD_PACKED(ld_router_backward)
