@@ -107,6 +107,7 @@ def test_a_side_that_the_overlay_leaves_out_stays_native(
     assert differing(made, scored) > 0
 
 
+@pytest.mark.slow(seconds=10)
 def test_a_model_that_is_not_covered_ends_the_runner_with_its_module(
     overlay: Callable[..., None], tmp_path: Path
 ) -> None:

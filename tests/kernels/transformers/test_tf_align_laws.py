@@ -29,6 +29,11 @@ LAYOUTS = [
 ]
 
 
+def few(names: list[str], *fast: str) -> list[Any]:
+    """All names, those that aren't `fast` in the slow suite."""
+    return [n if n in fast else pytest.param(n, marks=pytest.mark.slow(seconds=10)) for n in names]
+
+
 def samples(lengths: list[int], responses: list[int], vocab: int) -> tuple[list[list[int]], list[list[int]]]:
     generator = torch.Generator().manual_seed(11)
 
@@ -65,20 +70,21 @@ def assert_one_set_of_bits(model: Any, vocab: int, layouts: list[Score], tempera
         assert same(decoded(model, prompts, responses, batch, temperature), expected), f"decode, batch {batch}"
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", few(FAMILIES, "qwen3", "gpt-oss"))
 def test_layouts_and_decoding_of_a_built_model(name: str, model_folder: Callable[[str], Path]) -> None:
     model = load(str(model_folder(name)), "bfloat16", {}).model
     apply(model, AlignSpec())
     assert_one_set_of_bits(model, 1024, LAYOUTS, 1.0)
 
 
-@pytest.mark.parametrize("name", COVERED)
+@pytest.mark.parametrize("name", few([*COVERED], "deepseek-v3", "qwen2-moe"))
 def test_layouts_and_decoding_of_an_architecture(name: str) -> None:
     model = covered(name, torch.bfloat16)
     apply(model, AlignSpec())
     assert_one_set_of_bits(model, 200, LAYOUTS[1:5], 0.7)
 
 
+@pytest.mark.slow(seconds=15)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("name", ["qwen3", "gpt-oss"])
 def test_layouts_and_decoding_in_other_dtypes(name: str, dtype: str, model_folder: Callable[[str], Path]) -> None:
@@ -87,7 +93,7 @@ def test_layouts_and_decoding_in_other_dtypes(name: str, dtype: str, model_folde
     assert_one_set_of_bits(model, 1024, LAYOUTS[2:5], 0.7)
 
 
-@pytest.mark.parametrize("name", ["mistral", "gpt-oss"])
+@pytest.mark.parametrize("name", few(["mistral", "gpt-oss"], "mistral"))
 def test_a_sliding_cache_that_dropped_keys_keeps_steps_in_place(name: str, model_folder: Callable[[str], Path]) -> None:
     """Beyond 512 keys the steps of attention matter: a window's first key sits in the middle of one."""
     model = load(str(model_folder(name)), "bfloat16", {"num_hidden_layers": 2}).model

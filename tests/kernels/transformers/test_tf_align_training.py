@@ -37,7 +37,17 @@ def model_of(name: str, dtype: torch.dtype = torch.float32) -> Any:
     return make("GptOssConfig", SINKS, dtype) if name == "gpt-oss" else covered(name, dtype)
 
 
-@pytest.mark.parametrize("name", ["phi3", "glm4-moe", "deepseek-v3", "granite", "qwen2-moe", "gpt-oss"])
+SLOW = pytest.mark.slow(seconds=10)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "deepseek-v3",
+        "gpt-oss",
+        *(pytest.param(n, marks=SLOW) for n in ("phi3", "glm4-moe", "granite", "qwen2-moe", "qwen2-yarn")),
+    ],
+)
 def test_gradients_are_those_of_the_stock_model_in_fp64(name: str) -> None:
     model = model_of(name).train()
     exact = copy.deepcopy(model).double()
@@ -51,7 +61,7 @@ def test_gradients_are_those_of_the_stock_model_in_fp64(name: str) -> None:
         assert torch.allclose(found[key].double(), value, rtol=0, atol=2e-5 * scale + 1e-9), key
 
 
-@pytest.mark.parametrize("name", ["glm4-moe", "qwen2-yarn"])
+@pytest.mark.parametrize("name", ["glm4-moe", pytest.param("qwen2-yarn", marks=SLOW)])
 def test_checkpointing_and_repetition_give_the_same_bits(name: str) -> None:
     model = covered(name, torch.bfloat16).train()
     apply(model, AlignSpec())
@@ -128,3 +138,13 @@ def test_fsdp2_keeps_bits_and_gradients(first: str, one_rank: None) -> None:
     if first == "shard":
         handle.restore()
         assert not any("forward" in module.__dict__ for module in model.modules())
+
+
+@pytest.mark.slow(seconds=90)
+def test_a_compiled_model_has_the_same_bits_and_gradients() -> None:
+    model = covered("phi3", torch.bfloat16).train()
+    apply(model, AlignSpec())
+    expected = gradients(model)
+    compiled = torch.compile(model, dynamic=False)
+    found = gradients(compiled)
+    assert all(torch.equal(found[f"_orig_mod.{key}"], expected[key]) for key in expected)

@@ -58,6 +58,7 @@ class Mask:
     window: int = 0
     plans: dict[Any, Plan] = field(default_factory=dict)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def plan(self, positions: torch.Tensor | None, cu: torch.Tensor | None) -> Plan:
         """The plan of this forward; made once and shared by the layers.
 
@@ -156,6 +157,7 @@ def _spans(padding: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return first, first + count
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def mask_function(
     batch_size: int,
     q_length: int,

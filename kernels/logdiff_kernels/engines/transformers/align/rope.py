@@ -61,6 +61,7 @@ class RopeTable:
 _TABLES: dict[RopeSpec, tuple[torch.Tensor, torch.Tensor]] = {}
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def look_up(spec: RopeSpec, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of the rule's table, fp32 [T, R / 2] each; the table grows as positions ask for it."""
     last = int(positions.max()) if positions.numel() else 0
