@@ -95,7 +95,7 @@ def test_gradients_are_those_of_fp64(seed: int) -> None:
     assert isinstance(out, Tensor)
     want = torch.autograd.grad(out, leaves if sinks is None else [*leaves, sinks], dout.double())
     for name, got, expected in zip(("dq", "dk", "dv", "dsinks"), grads, want, strict=False):
-        scale = float(expected.abs().max()) + 1e-9
+        scale = float(expected.abs().max()) + 0.1  # with a window of one key dq is exactly zero
         assert float((got.double() - expected).abs().max()) <= 2e-5 * scale, name
 
 
