@@ -1,6 +1,9 @@
+from pathlib import Path
+
 import pytest
 from logdiff.errors import InputError
 from logdiff.live.runfile import MAX_BYTES, RunFile, load_run_file
+from logdiff.target.alignment import OPERATORS
 
 WHOLE = """
 format: logdiff-run/1
@@ -178,3 +181,16 @@ def test_values_of_environment_variables_are_not_kept():
     run = RunFile.from_dict(minimal(rollout__env={"TOKEN": "secret"}))
     assert "secret" not in str(run.public())
     assert run.public()["rollout"]["env"] == ["TOKEN"]
+
+
+def test_the_aligned_example_is_accepted():
+    run = load_run_file(Path(__file__).resolve().parents[3] / "examples" / "run-aligned.yaml")
+    assert run.align.of("rollout") == run.align.of("train") == list(OPERATORS)
+
+
+def test_an_unaligned_run_keeps_its_digest_and_its_public_form_without_operators():
+    run = RunFile.from_dict(minimal())
+    assert run.public()["align"] == {}
+    assert run.digest() == RunFile.from_dict(minimal(align={})).digest()
+    assert run.digest() != RunFile.from_dict(minimal(align={"ops": "all"})).digest()
+    assert run.with_align(ops=["rope"]).align.of("train") == ["rope"]
