@@ -45,28 +45,19 @@ def matmul(
     """a [M,K] times b [N,K] transposed, + bias [N] in fp32, one cast to `dtype`: [M,N]. Any strides."""
     m, k = a.shape
     n = b.shape[0]
-    out = torch.empty((m, n), dtype=dtype)
-    if bias is not None and bias.stride(0) != 1:
-        bias = bias.contiguous()
+    a_strides, b_strides = a.stride(), b.stride()
+    out = torch.empty(m, n, dtype=dtype)
+    bias_at, bias_code = None, 0
+    if bias is not None:
+        if bias.stride(0) != 1:
+            bias = bias.contiguous()
+        bias_at, bias_code = bias.data_ptr(), DTYPE_CODES[bias.dtype]
     status = _call("ld_matmul")(
-        m,
-        n,
-        k,
-        a.data_ptr(),
-        DTYPE_CODES[a.dtype],
-        a.stride(0),
-        a.stride(1),
-        b.data_ptr(),
-        DTYPE_CODES[b.dtype],
-        b.stride(0),
-        b.stride(1),
-        None if bias is None else bias.data_ptr(),
-        0 if bias is None else DTYPE_CODES[bias.dtype],
-        out.data_ptr(),
-        DTYPE_CODES[dtype],
-        n,
-        plan,
-        count,
+        *(m, n, k),
+        *(a.data_ptr(), DTYPE_CODES[a.dtype], *a_strides),
+        *(b.data_ptr(), DTYPE_CODES[b.dtype], *b_strides),
+        *(bias_at, bias_code, out.data_ptr(), DTYPE_CODES[dtype], n),
+        *(plan, count),
     )
     if status:
         check("ld_matmul", status)

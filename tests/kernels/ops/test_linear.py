@@ -57,6 +57,7 @@ def relaid(x: Tensor, how: int) -> Tensor:
     row=st.booleans(),
     layout=st.tuples(st.integers(0, 4), st.integers(0, 4)),
     special=st.booleans(),
+    plain=st.booleans(),
     seed=st.integers(0, 2**20),
 )
 def test_products_are_the_definition(
@@ -69,12 +70,15 @@ def test_products_are_the_definition(
     row: bool,
     layout: tuple[int, int],
     special: bool,
+    plain: bool,
     seed: int,
 ) -> None:
     x_type, w_type, b_type, out_type = dtypes if mixed else (dtypes[0],) * 4
     x = oracle.hard_values((m, k), x_type, seed, special=special)
     w = oracle.hard_values((n, k), w_type, seed + 1, special=special)
     b = oracle.hard_values((n,), b_type, seed + 2, special=special) if bias else None
+    if plain:  # nothing tiny: where faster instructions may serve
+        x, w = (torch.where(t.abs() < 1e-3, 1, t).to(t.dtype) for t in (x, w))
     if row:
         out_type = x_type
         got = ops.linear_row(relaid(x, layout[0]), relaid(w, layout[1]), b)
@@ -132,6 +136,27 @@ def test_tensor_parallel_ranks_give_the_bits_of_one(k: int, n: int, m: int, dtyp
         assert all(part.dtype == torch.float32 for part in parts)
         row_laws.same(ops.tree_combine(torch.stack(parts), b, dtype), whole, f"{ranks} ranks")
         ranks *= 2
+
+
+@pytest.mark.parametrize("exponents", [(0, 0), (-56, -55), (-56, -56), (-56, -57), (-57, -57), (-40, -80), (-70, -70)])
+@pytest.mark.parametrize("k", [63, 96, 288, 515])
+def test_bf16_products_near_the_subnormal_range(k: int, exponents: tuple[int, int]) -> None:
+    """Dot-product instructions flush subnormals: they may serve only where none can arise, which ends about here."""
+    generator = torch.Generator().manual_seed(k)
+    x, w = (
+        (torch.randint(128, 256, (rows, k), generator=generator).float() * 2.0 ** (exponent - 7))
+        * (torch.randint(0, 2, (rows, k), generator=generator) * 2 - 1)
+        for rows, exponent in zip((11, 37), exponents, strict=True)
+    )
+    x[::2, 2:] = 0  # sums that stay as small as they can be: 254 * 254 - 255 * 253 is 1 unit of the last place
+    x[:, 0], x[:, 1] = 254 * 2.0 ** (exponents[0] - 7), 255 * 2.0 ** (exponents[0] - 7)
+    w[:, 0], w[:, 1] = 254 * 2.0 ** (exponents[1] - 7), -253 * 2.0 ** (exponents[1] - 7)
+    x, w = x.bfloat16(), w.bfloat16()
+    assert oracle.differing(ops.linear(x, w, None, torch.float32), definition(x, w, None, torch.float32, False)) == 0
+    row = ops.linear_row_partial(x, w, row_leaves(k))
+    assert oracle.differing(row, definition(x, w, None, torch.float32, True)) == 0
+    out = ops.linear(w.mT[:, :11], x.mT)  # unit stride along the output
+    assert oracle.differing(out, definition(w.mT[:, :11], x.mT, None, torch.bfloat16, False)) == 0
 
 
 def test_leaves_matter() -> None:

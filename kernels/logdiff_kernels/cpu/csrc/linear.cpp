@@ -178,3 +178,35 @@ LD_API int ld_scale_cap(float* logits, int64_t count, float scale, float cap) {
         return int(kOk);
     });
 }
+
+#if defined(LD_HAS_BF16DOT)
+// 0 when VDPBF16PS is what linear_dot.h takes it for: odd element first, each product fused, subnormals taken as zero.
+LD_API int ld_bf16_dot_probe() {
+    const IeeeScope ieee;
+    uint64_t state = 88172645463325252ull;
+    const auto random = [&] {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        // A sign, an exponent of 90 to 153, a full significand.
+        return uint16_t((state >> 40 & 0x8000) | (90 + (state >> 20 & 63)) << 7 | (state & 0x7f));
+    };
+    constexpr int rows = kRows, width = kVectors * 16, pairs = 32;
+    std::vector<uint32_t> a(rows * pairs), b(pairs * width);
+    std::vector<float> got(rows * width);
+    for (auto& word : a) word = pair_of(random(), random());
+    for (auto& word : b) word = pair_of(random(), random());
+    dot_rows<kVectors>(rows, pairs, a.data(), pairs, b.data(), got.data(), true);
+    for (int m = 0; m < rows; ++m)
+        for (int n = 0; n < width; ++n) {
+            float sum = 0.0f;
+            for (int k = 0; k < pairs; ++k)
+                for (int half = 1; half >= 0; --half) {
+                    const auto part = [&](uint32_t word) { return bf16_to_f32(uint16_t(half ? word >> 16 : word)); };
+                    sum = ld::fma(part(a[m * pairs + k]), part(b[k * width + n]), sum);
+                }
+            if (bits_of(sum) != bits_of(got[m * width + n])) return 1;
+        }
+    return 0;
+}
+#endif

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "linear_dot.h"
 #include "linear_pack.h"
 #include "linear_plan.h"
 #include "linear_stream.h"
@@ -35,9 +36,62 @@ inline float* grow(std::vector<float>& store, int64_t floats) {
     return store.data();
 }
 
-// Columns [n0, n0 + NV * W) of the rows whose widened values lie at `a`, row-major with `a_row` floats per row.
+// Rows of A, ready for the tiles.
+struct Rows {
+    const float* wide;  // row-major, `stride` floats per row
+    int64_t stride;
+    const uint32_t* pairs;  // the same as pairs of bf16, `pairs_stride` words per row, where dot products may be used
+    int64_t pairs_stride;
+    int lowest;  // lowest_exponent of the pairs
+
+    Rows from(int64_t m) const {
+        return {wide + m * stride, stride, pairs ? pairs + m * pairs_stride : nullptr, pairs_stride, lowest};
+    }
+};
+
+// Rows of a tile: at most kRows, as even as can be.
+inline int tile_height(int64_t rows) {
+    const int64_t tiles = (rows + kRows - 1) / kRows;
+    return int((rows + tiles - 1) / tiles);
+}
+
+// The k's [begin, end) of one piece: sum[rows][NV * W] = their fused sums from +0.
 template <int NV>
-void panel(const Product& p, const Plan& plan, const float* a, int64_t a_row, int64_t m0, int64_t rows, int64_t n0) {
+void sum_piece(const Product& p, const Rows& a, int64_t rows, int64_t n0, int columns, int64_t begin, int64_t end,
+               float* packed, float* sum) {
+    constexpr int width = NV * F::W;
+    const int height = tile_height(rows);
+    int64_t k0 = begin;
+    if (begin == end) std::fill(sum, sum + rows * width, 0.0f);
+    if (rows <= kStreamRows && p.b.s_k == 1)
+        k0 += stream_rows<width>(p.b, n0, columns, begin, end - begin, a.wide, a.stride, int(rows), sum);
+#if defined(LD_HAS_BF16DOT)
+    else if (a.pairs && begin % 2 == 0)
+        for (; k0 + 1 < end; k0 += 2 * (std::min(kDepth, end - k0) / 2)) {
+            const int64_t pairs = std::min(kDepth, end - k0) / 2;
+            uint32_t* words = reinterpret_cast<uint32_t*>(packed);
+            read_column_pairs<width>(p.b, n0, columns, k0, pairs, words);
+            if (!dot_is_exact(a.lowest, lowest_exponent(words, pairs * width))) break;  // and never again in this piece
+            for (int64_t m = 0; m < rows; m += height)
+                dot_rows<NV>(int(std::min<int64_t>(height, rows - m)), pairs, a.pairs + m * a.pairs_stride + k0 / 2,
+                             a.pairs_stride, words, sum + m * width, k0 == begin);
+        }
+#endif
+    for (; k0 < end; k0 += kDepth) {
+        const int64_t depth = std::min(kDepth, end - k0);
+        dispatch(p.b.dtype, [&](auto t) {
+            read_columns<decltype(t), width>(p.b, n0, columns, k0, depth, p.k - k0 - depth, packed);
+            return int(kOk);
+        });
+        for (int64_t m = 0; m < rows; m += height)
+            tile_rows<NV>(int(std::min<int64_t>(height, rows - m)), depth, a.wide + m * a.stride + k0, a.stride, 1,
+                          packed, sum + m * width, k0 == begin);
+    }
+}
+
+// Columns [n0, n0 + NV * W) of rows m0, m0 + 1, ... of C.
+template <int NV>
+void panel(const Product& p, const Plan& plan, const Rows& a, int64_t m0, int64_t rows, int64_t n0) {
     constexpr int width = NV * F::W;
     static thread_local std::vector<float> store;
     const int levels = plan.levels(p.k);
@@ -49,22 +103,7 @@ void panel(const Product& p, const Plan& plan, const float* a, int64_t a_row, in
     const int64_t pieces = plan.pieces(p.k);
     for (int64_t piece = 0; piece < pieces; ++piece) {
         float* sum = slot[levels];
-        const int64_t begin = plan.begin(p.k, piece), end = plan.end(p.k, piece);
-        if (begin == end) std::fill(sum, sum + area, 0.0f);
-        int64_t k0 = begin;
-        if (rows <= kStreamRows && p.b.s_k == 1) {
-            k0 += stream_rows<width>(p.b, n0, columns, begin, end - begin, a, a_row, int(rows), sum);
-        }
-        for (; k0 < end; k0 += kDepth) {
-            const int64_t depth = std::min(kDepth, end - k0);
-            dispatch(p.b.dtype, [&](auto t) {
-                read_columns<decltype(t), width>(p.b, n0, columns, k0, depth, packed);
-                return int(kOk);
-            });
-            for (int64_t m = 0; m < rows; m += kRows)
-                tile_rows<NV>(static_cast<int>(std::min<int64_t>(kRows, rows - m)), depth, a + m * a_row + k0, a_row,
-                              1, packed, sum + m * width, k0 == begin);
-        }
+        sum_piece<NV>(p, a, rows, n0, columns, plan.begin(p.k, piece), plan.end(p.k, piece), packed, sum);
         if (levels == 0) break;
         int level = 0;
         if (plan.kind == kTree) {
@@ -87,25 +126,59 @@ void panel(const Product& p, const Plan& plan, const float* a, int64_t a_row, in
     });
 }
 
+// Rows [m0, m0 + rows) of a product's A, widened into `wide` (rows * k floats; unused when A serves as it is).
+inline Rows prepare(const Product& p, int64_t m0, int64_t rows, float* wide) {
+    Rows a{wide, p.k, nullptr, 0, 0};
+    if (p.a.dtype == kF32 && p.a.s_k == 1) {
+        a.wide = static_cast<const float*>(p.a.data) + m0 * p.a.s_out;
+        a.stride = p.a.s_out;
+        return a;
+    }
+    const int64_t grain = std::max<int64_t>(1, kSerial / std::max<int64_t>(p.k, 1));
+    parallel_for(rows, grain, [&](int64_t first, int64_t last) {
+        dispatch(p.a.dtype, [&](auto t) {
+            read_rows<decltype(t)>(p.a, m0 + first, last - first, p.k, wide + first * p.k);
+            return int(kOk);
+        });
+    });
+    return a;
+}
+
+#if defined(LD_HAS_BF16DOT)
+// Adds the pairs of bf16 to prepared rows; `words` has room for rows * (k / 2).
+inline void prepare_pairs(const Product& p, int64_t m0, int64_t rows, uint32_t* words, Rows& a) {
+    const int64_t pairs = p.k / 2;
+    const int64_t grain = std::max<int64_t>(1, kSerial / std::max<int64_t>(p.k, 1));
+    parallel_for(rows, grain, [&](int64_t first, int64_t last) {
+        read_row_pairs(p.a, m0 + first, last - first, pairs, words + first * pairs);
+    });
+    a.lowest = lowest_exponent(words, rows * pairs);
+    if (a.lowest > 0) {
+        a.pairs = words;
+        a.pairs_stride = pairs;
+    }
+}
+#endif
+
 // Several products that share nothing but their plan (one per expert, or just one).
 inline void products(const Product* list, int64_t count, const Plan& plan) {
-    static thread_local std::vector<float> widened;
+    struct Chunk {
+        const Product* p;
+        int64_t m0, rows;
+    };
     struct Task {
         const Product* p;
-        const float* a;
-        int64_t a_row, m0, rows, n0;
+        Rows a;
+        int64_t m0, rows, n0;
         bool wide;
     };
+    static thread_local std::vector<float> widened;
     static thread_local std::vector<Task> tasks;
+    static thread_local std::vector<Chunk> chunks;
     int64_t index = 0, row = 0;  // next product, and next row of it
     while (index < count) {
         // As many rows as fit, over the products in order.
         tasks.clear();
-        struct Chunk {
-            const Product* p;
-            int64_t m0, rows;
-        };
-        static thread_local std::vector<Chunk> chunks;
         chunks.clear();
         int64_t floats = 0, work = 0;
         while (index < count) {
@@ -114,8 +187,7 @@ inline void products(const Product* list, int64_t count, const Plan& plan) {
                 ++index;
                 continue;
             }
-            const int64_t room =
-                (kChunkFloats - floats) / std::max<int64_t>(p.k, 1) / kRows * kRows;
+            const int64_t room = (kChunkFloats - floats) / std::max<int64_t>(p.k, 1) / kRows * kRows;
             const int64_t rows =
                 std::min({p.m - row, kChunkRows, floats == 0 ? std::max<int64_t>(room, 8 * kRows) : room});
             if (rows <= 0) break;
@@ -129,27 +201,21 @@ inline void products(const Product* list, int64_t count, const Plan& plan) {
             }
         }
         float* base = grow(widened, floats);
-        int64_t offset = 0;
+#if defined(LD_HAS_BF16DOT)
+        static thread_local std::vector<float> paired;
+        uint32_t* words = reinterpret_cast<uint32_t*>(grow(paired, floats / 2));
+#endif
         const int threads = work < kSerial ? 1 : max_threads();
         for (const Chunk& chunk : chunks) {
             const Product& p = *chunk.p;
-            const float* a = base + offset;
-            int64_t a_row = p.k;
-            if (p.a.dtype == kF32 && p.a.s_k == 1) {
-                a = static_cast<const float*>(p.a.data) + chunk.m0 * p.a.s_out;
-                a_row = p.a.s_out;
-            } else {
-                float* target = base + offset;
-                parallel_for(chunk.rows, std::max<int64_t>(1, kSerial / std::max<int64_t>(p.k, 1)),
-                             [&](int64_t first, int64_t last) {
-                                 dispatch(p.a.dtype, [&](auto t) {
-                                     read_rows<decltype(t)>(p.a, chunk.m0 + first, last - first, p.k,
-                                                            target + first * p.k);
-                                     return int(kOk);
-                                 });
-                             });
-                offset += chunk.rows * p.k;
+            Rows a = prepare(p, chunk.m0, chunk.rows, base);
+            base += chunk.rows * p.k;
+#if defined(LD_HAS_BF16DOT)
+            if (p.a.dtype == kBF16 && p.b.dtype == kBF16 && (chunk.rows > kStreamRows || p.b.s_k != 1)) {
+                prepare_pairs(p, chunk.m0, chunk.rows, words, a);
+                words += chunk.rows * (p.k / 2);
             }
+#endif
             const bool wide = chunk.rows <= (p.b.s_k == 1 ? kStreamRows : 2);
             const int64_t width = (wide ? kWide : kVectors) * F::W;
             const int64_t panels = (p.n + width - 1) / width;
@@ -159,17 +225,18 @@ inline void products(const Product* list, int64_t count, const Plan& plan) {
             const int64_t step = ((chunk.rows + parts - 1) / parts + kRows - 1) / kRows * kRows;
             for (int64_t n0 = 0; n0 < p.n; n0 += width)
                 for (int64_t m = 0; m < chunk.rows; m += step)
-                    tasks.push_back({&p, a + m * a_row, a_row, chunk.m0 + m, std::min(step, chunk.rows - m), n0, wide});
+                    tasks.push_back({&p, a.from(m), chunk.m0 + m, std::min(step, chunk.rows - m), n0, wide});
         }
         const int64_t total = static_cast<int64_t>(tasks.size());
         const Task* task = tasks.data();
-        parallel_for(total, threads == 1 ? total : 1, [&](int64_t first, int64_t last) {
+        const int64_t grain = threads == 1 ? total : std::max<int64_t>(1, total / (8 * threads));
+        parallel_dynamic(total, grain, [&](int64_t first, int64_t last) {
             for (int64_t i = first; i < last; ++i) {
                 const Task& t = task[i];
                 if (kWide != kVectors && t.wide)
-                    panel<kWide>(*t.p, plan, t.a, t.a_row, t.m0, t.rows, t.n0);
+                    panel<kWide>(*t.p, plan, t.a, t.m0, t.rows, t.n0);
                 else
-                    panel<kVectors>(*t.p, plan, t.a, t.a_row, t.m0, t.rows, t.n0);
+                    panel<kVectors>(*t.p, plan, t.a, t.m0, t.rows, t.n0);
             }
         });
     }

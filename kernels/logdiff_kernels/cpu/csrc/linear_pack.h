@@ -41,9 +41,10 @@ template <class T> void read_rows(const Operand& x, int64_t m0, int64_t rows, in
         }
 }
 
-// to[depth][Width]: columns n0 .. n0 + columns; the others are undefined and must not be read.
+// to[depth][Width]: columns n0 .. n0 + columns; the others are undefined and must not be read. `left` is how many k's
+// follow these ones: the next block of them is fetched while this one is used.
 template <class T, int Width>
-void read_columns(const Operand& x, int64_t n0, int columns, int64_t k0, int64_t depth, float* to) {
+void read_columns(const Operand& x, int64_t n0, int columns, int64_t k0, int64_t depth, int64_t left, float* to) {
     if (x.s_out == 1) {
         for (int64_t j = 0; j < depth; ++j) {
             const auto* from = at<T>(x, n0, k0 + j);
@@ -57,13 +58,19 @@ void read_columns(const Operand& x, int64_t n0, int columns, int64_t k0, int64_t
     }
     using C = Columns<T>;
     const int64_t quick = x.s_k == 1 && columns >= F::W ? depth / C::kStep * C::kStep : 0;
+    const int64_t ahead = std::min(depth, left) * int64_t(sizeof(typename T::type));
     if (quick > 0)
         for (int v = 0; v < columns; v += F::W) {
             const int n = std::min(v, columns - F::W);  // the last vector may overlap the one before: same values
             const auto* from = at<T>(x, n0 + n, k0);
-            for (int64_t k = 0; k < quick; k += C::kStep)
-                C::each(reinterpret_cast<const char*>(from + k), x.s_out * int64_t(sizeof *from),
-                        [&](int j, F column) { column.store(to + (k + j) * Width + n); });
+            const int64_t stride = x.s_out * int64_t(sizeof *from);
+            for (int64_t k = 0; k < quick; k += C::kStep) {
+                const char* at_k = reinterpret_cast<const char*>(from + k);
+                if (ahead > 0 && k * int64_t(sizeof *from) % 64 == 0)
+#pragma GCC unroll 16
+                    for (int i = 0; i < F::W; ++i) __builtin_prefetch(at_k + i * stride + ahead, 0, 2);
+                C::each(at_k, stride, [&](int j, F column) { column.store(to + (k + j) * Width + n); });
+            }
         }
     for (int n = 0; n < columns; ++n) {
         const auto* from = at<T>(x, n0 + n, k0);
