@@ -19,7 +19,7 @@ from logdiff_kernels.engines.vllm.align.patches import Patches
 from logdiff_kernels.errors import UnsupportedError
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_CONTAINERS = ("ModuleList", "ModuleDict", "Sequential", "Identity")
+_CONTAINERS = ("Module", "ModuleList", "ModuleDict", "Sequential", "Identity")
 _SUBSET = "leave that operator out of the aligned ones, or this model native"
 
 
