@@ -66,7 +66,7 @@ LD_API int ld_moe_gather(const void* x, const int64_t* order, void* out, int64_t
     return guard([&] {
         return dispatch(dtype, [&](auto tag) {
             using S = Stored<decltype(tag)>;
-            parallel_for(rows, row_grain(width), [&](int64_t begin, int64_t end) {
+            parallel_for(rows, row_grain(width, 65536), [&](int64_t begin, int64_t end) {
                 for (int64_t r = begin; r < end; ++r)
                     std::memcpy(static_cast<S*>(out) + r * width, static_cast<const S*>(x) + order[r] / k * xs,
                                 size_t(width) * sizeof(S));
@@ -86,7 +86,7 @@ LD_API int ld_moe_combine(const void* y, const float* weights, const int64_t* id
             using T = decltype(tag);
             return dispatch(shared_dtype, [&](auto shared_tag) {
                 using S = decltype(shared_tag);
-                parallel_for(tokens, row_grain(width * (k + 1)), [&](int64_t begin, int64_t end) {
+                parallel_for(tokens, row_grain(width * (k + 1), 32768), [&](int64_t begin, int64_t end) {
                     int64_t* slots = scratch<int64_t>(k, 1);
                     for (int64_t t = begin; t < end; ++t) {
                         const int64_t count = order_slots(ids + t * k, position + t * k, logical, k, slots);

@@ -51,7 +51,7 @@ LD_API int ld_rms_norm(const void* x, const void* w, void* y, float* rstd, int64
                 using W = decltype(weight_tag);
                 const Rows rows{d1, s0, s1};
                 const Weight<W> weight{static_cast<const Stored<W>*>(w), offset};
-                parallel_for(d0 * d1, row_grain(n), [&](int64_t begin, int64_t end) {
+                parallel_for(d0 * d1, row_grain(n, 32768), [&](int64_t begin, int64_t end) {
                     for (int64_t i = begin; i < end; ++i) {
                         const Stored<T>* in = static_cast<const Stored<T>*>(x) + rows.at(i);
                         const float r = mean_square_root<T>(n, eps, [&](int64_t j, int m) { return load_upto<T>(in + j, m); });
@@ -76,7 +76,7 @@ LD_API int ld_add_rms_norm(const void* x, const void* residual, const void* w, v
                 using W = decltype(weight_tag);
                 const Rows xrows{d1, xs0, xs1}, rrows{d1, rs0, rs1};
                 const Weight<W> weight{static_cast<const Stored<W>*>(w), offset};
-                parallel_for(d0 * d1, row_grain(n), [&](int64_t begin, int64_t end) {
+                parallel_for(d0 * d1, row_grain(n, 32768), [&](int64_t begin, int64_t end) {
                     for (int64_t i = begin; i < end; ++i) {
                         const Stored<T>* in = static_cast<const Stored<T>*>(x) + xrows.at(i);
                         const Stored<T>* old = static_cast<const Stored<T>*>(residual) + rrows.at(i);

@@ -25,11 +25,18 @@ void turn_halves(const Stored<T>* x, const float* cos, const float* sin, Stored<
 // Elements 2i and 2i + 1 are a pair.
 template <class T, bool kBack>
 void turn_neighbours(const Stored<T>* x, const float* cos, const float* sin, Stored<T>* y, int64_t half) {
-    for (int64_t i = 0; i < half; ++i) {
-        const float a = load_scalar<T>(x + 2 * i), b = load_scalar<T>(x + 2 * i + 1);
-        const float ac = a * cos[i], bs = b * sin[i], bc = b * cos[i], as = a * sin[i];
-        store_scalar<T>(y + 2 * i, kBack ? ac + bs : ac - bs);
-        store_scalar<T>(y + 2 * i + 1, kBack ? bc - as : bc + as);
+    constexpr int64_t kPairs = 64;
+    for (int64_t from = 0; from < half; from += kPairs) {
+        const int64_t pairs = std::min(kPairs, half - from);
+        float wide[2 * kPairs];
+        each_vector(2 * pairs, [&](int64_t i, int m) { store_upto<f32_t>(wide + i, load_upto<T>(x + 2 * from + i, m), m); });
+        for (int64_t i = 0; i < pairs; ++i) {
+            const float a = wide[2 * i], b = wide[2 * i + 1], c = cos[from + i], s = sin[from + i];
+            const float ac = a * c, bs = b * s, bc = b * c, as = a * s;
+            wide[2 * i] = kBack ? ac + bs : ac - bs;
+            wide[2 * i + 1] = kBack ? bc - as : bc + as;
+        }
+        each_vector(2 * pairs, [&](int64_t i, int m) { store_upto<T>(y + 2 * from + i, load_upto<f32_t>(wide + i, m), m); });
     }
 }
 
@@ -37,7 +44,7 @@ template <class T, bool kBack>
 void turn(const void* x, const float* cos, const float* sin, void* y, int64_t tokens, int64_t heads, int64_t dim,
           int64_t rotary, int64_t xs0, int64_t xs1, int64_t ys0, int64_t ys1, bool interleaved) {
     const int64_t half = rotary / 2;
-    parallel_for(tokens, row_grain(heads * dim), [&](int64_t begin, int64_t end) {
+    parallel_for(tokens, row_grain(heads * dim, 32768), [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t) {
             const float *c = cos + t * half, *s = sin + t * half;
             for (int64_t h = 0; h < heads; ++h) {

@@ -30,13 +30,15 @@ void sigmoid(float* x, int64_t n) {
     each_vector(n, [&](int64_t i, int m) { store_upto<f32_t>(x + i, sigmoid1(load_upto<f32_t>(x + i, m)), m); });
 }
 
-// The index of the best of n values that aren't taken yet.
-int64_t take_best(const float* value, uint8_t* taken, int64_t n) {
-    int64_t best = -1;
-    for (int64_t i = 0; i < n; ++i)
-        if (!taken[i] && (best < 0 || better(value[i], value[best]))) best = i;
-    taken[best] = 1;
-    return best;
+// The indices of the k best of n values, best first; equal values keep their order.
+void choose(const float* value, int64_t n, int64_t* ids, int64_t k) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        if (count == k && !better(value[i], value[ids[k - 1]])) continue;
+        int64_t at = count < k ? count++ : k - 1;
+        for (; at > 0 && better(value[i], value[ids[at - 1]]); --at) ids[at] = ids[at - 1];
+        ids[at] = i;
+    }
 }
 
 struct Rule {
@@ -47,36 +49,27 @@ struct Rule {
     void score(float* x, int64_t n) const { softmax ? ::softmax(x, n) : sigmoid(x, n); }
 
     float group_score(const float* value, int64_t size) const {
-        int64_t first = 0;
-        for (int64_t i = 1; i < size; ++i)
-            if (better(value[i], value[first])) first = i;
-        if (!top2) return value[first];
-        int64_t second = first == 0 ? 1 : 0;
-        for (int64_t i = second + 1; i < size; ++i)
-            if (i != first && better(value[i], value[second])) second = i;
-        return value[first] + value[second];
+        int64_t best[2];
+        choose(value, size, best, top2 ? 2 : 1);
+        return top2 ? value[best[0]] + value[best[1]] : value[best[0]];
     }
 
-    // choice, score: E floats each; group: `groups` floats; taken: E bytes.
+    // choice, scores: E floats each; group: E floats; kept: E ids.
     void route(const float* logits, const float* bias, float* weights, int64_t* ids, float* choice, float* scores,
-               float* group, uint8_t* taken) const {
+               float* group, int64_t* kept) const {
         std::memcpy(scores, logits, size_t(experts) * sizeof(float));
         if (!on_logits) score(scores, experts);
         for (int64_t e = 0; e < experts; ++e) choice[e] = bias == nullptr ? scores[e] : scores[e] + bias[e];
         if (groups > 1) {
             const int64_t size = experts / groups;
             for (int64_t g = 0; g < groups; ++g) group[g] = group_score(choice + g * size, size);
-            std::memset(taken, 0, size_t(groups));
-            for (int64_t i = 0; i < topk_groups; ++i) take_best(group, taken, groups);
+            choose(group, groups, kept, topk_groups);
             for (int64_t g = 0; g < groups; ++g)
-                if (!taken[g])
-                    for (int64_t e = g * size; e < (g + 1) * size; ++e) choice[e] = kNegInf;
+                if (std::find(kept, kept + topk_groups, g) == kept + topk_groups)
+                    std::fill_n(choice + g * size, size, kNegInf);
         }
-        std::memset(taken, 0, size_t(experts));
-        for (int64_t j = 0; j < k; ++j) {
-            ids[j] = take_best(choice, taken, experts);
-            weights[j] = scores[ids[j]];
-        }
+        choose(choice, experts, ids, k);
+        for (int64_t j = 0; j < k; ++j) weights[j] = scores[ids[j]];
         if (on_logits) score(weights, k);
         if (renormalize) {
             float sum = weights[0];
@@ -135,12 +128,12 @@ LD_API int ld_router(const float* logits, const float* bias, float* weights, int
                      float scaling) {
     return guard([&] {
         const Rule rule = rule_of(experts, k, groups, topk_groups, flags, renorm_eps, scaling);
-        parallel_for(tokens, row_grain(experts * (k + 8)), [&](int64_t begin, int64_t end) {
-            float* work = scratch<float>(4 * experts, 0);
-            uint8_t* taken = reinterpret_cast<uint8_t*>(work + 3 * experts);
+        parallel_for(tokens, row_grain(experts * 8), [&](int64_t begin, int64_t end) {
+            float* work = scratch<float>(3 * experts, 0);
+            int64_t* kept = scratch<int64_t>(experts, 1);
             for (int64_t t = begin; t < end; ++t)
                 rule.route(logits + t * experts, bias, weights + t * k, ids + t * k, work, work + experts,
-                           work + 2 * experts, taken);
+                           work + 2 * experts, kept);
         });
         return int(kOk);
     });
