@@ -28,18 +28,21 @@ def _call(name: str) -> Any:
 
 def glu(gate: Tensor, up: Tensor, kind: int, alpha: float = 1.0, limit: float = 0.0) -> Tensor:
     """act(gate) * up, contiguous [..., n]; gate and up may be halves of one tensor, also its even and odd elements."""
-    y = new_like(gate)
     n = gate.shape[-1]
-    step = 1
-    if gate.dim() == 2 and gate.stride(1) == up.stride(1) == 2:
+    step = d1 = 1
+    gs1 = us1 = 0
+    if gate.is_contiguous() and up.is_contiguous():
+        d0, gs0, us0 = gate.numel() // n if n else 0, n, n
+    elif gate.dim() == 2 and gate.stride(1) == up.stride(1) == 2:
         step = 2
-        d0, d1, gs0, gs1, us0, us1 = gate.shape[0], 1, gate.stride(0), 0, up.stride(0), 0
+        d0, gs0, us0 = gate.shape[0], gate.stride(0), up.stride(0)
     else:
         gate, d0, d1, gs0, gs1 = rows(gate)
         up, u0, u1, us0, us1 = rows(up)
         if (d0, d1) != (u0, u1):
             gate, d0, d1, gs0, gs1 = rows(gate.contiguous())
             up, u0, u1, us0, us1 = rows(up.contiguous())
+    y = new_like(gate)
     status = _call("ld_glu")(
         gate.data_ptr(),
         up.data_ptr(),

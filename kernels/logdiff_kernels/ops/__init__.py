@@ -19,7 +19,7 @@ from logdiff_kernels.ops.linear import (
 from logdiff_kernels.ops.logprob import log_softmax, logprob, logprob_merge, logprob_partial
 from logdiff_kernels.ops.moe import moe, moe_combine, moe_combine_slots, moe_rows
 from logdiff_kernels.ops.norm import add_rms_norm, rms_norm
-from logdiff_kernels.ops.rope import rope, rope_table
+from logdiff_kernels.ops.rope import rope
 from logdiff_kernels.ops.router import router
 
 __all__ = [
@@ -43,7 +43,6 @@ __all__ = [
     "paged_attention",
     "rms_norm",
     "rope",
-    "rope_table",
     "router",
     "store_kv",
     "swiglu",

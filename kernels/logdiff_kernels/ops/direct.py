@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._C import _len_torch_dispatch_stack as torch_modes
+from torch.compiler import is_compiling
+from torch.nn import Parameter
 
 from logdiff_kernels.cpu.library import DTYPE_CODES
 from logdiff_kernels.errors import InputError, UnsupportedError
@@ -11,14 +14,15 @@ from logdiff_kernels.errors import InputError, UnsupportedError
 
 def direct(*tensors: Tensor | None) -> bool:
     """Whether nothing needs a gradient, nothing is being traced and all are plain tensors."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+    if is_compiling() or torch_modes():
         return False
     graph = torch.is_grad_enabled()
     for x in tensors:
         if x is not None:
             if graph and x.requires_grad:
                 return False
-            if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
+            kind = type(x)
+            if kind is not Tensor and kind is not Parameter:
                 return False
     return True
 

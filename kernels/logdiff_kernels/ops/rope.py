@@ -1,4 +1,4 @@
-"""RoPE: pairs of a head's elements turned by a position's angle, and the tables of a model for torch.
+"""RoPE: pairs of a head's elements turned by a position's angle.
 
 Backward is the transposed rotation of dy, one cast: dx1 = dy1*c + dy2*s, dx2 = dy2*c - dy1*s. The tables have none.
 """
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from logdiff_kernels.contract import rope as contract
 from logdiff_kernels.cpu import rope as cpu
 from logdiff_kernels.errors import UnsupportedError
 from logdiff_kernels.ops.direct import check_floats, check_fp32, check_shapes, direct, plain
@@ -42,52 +41,6 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, out: Te
     if out is not None:
         raise UnsupportedError("aligned rope can't write to `out` where a gradient is needed or a graph is traced.")
     return torch.ops.logdiff.rope(x, cos, sin, interleaved)  # type: ignore[no-any-return]
-
-
-class RopeTable:
-    """The table of one `RopeSpec`, kept and grown as positions come.
-
-    A row depends on its position alone, so growing changes no bit. One per process and spec: `rope_table(spec)`.
-    """
-
-    def __init__(self, spec: contract.RopeSpec) -> None:
-        self.spec = spec
-        half = spec.rotary_dim // 2
-        self._cos = torch.empty(0, half)
-        self._sin = torch.empty(0, half)
-
-    def rows(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine fp32 [T, R/2] of int positions [...], T their number.
-
-        Raises:
-            UnsupportedError: a position at or beyond the spec's limit.
-            InputError: a negative position.
-        """
-        flat = positions.reshape(-1).to(torch.int64)
-        if flat.numel():
-            low, high = (int(v) for v in flat.aminmax())
-            if low < 0:
-                contract.table(self.spec, [low])  # raises
-            if high >= self._cos.shape[0]:
-                self._grow(high)
-        return self._cos.index_select(0, flat), self._sin.index_select(0, flat)
-
-    def _grow(self, high: int) -> None:
-        contract.table(self.spec, [high])  # raises beyond the limit
-        have = self._cos.shape[0]
-        want = max(high + 1, min(2 * have, self.spec.limit or contract.MAX_POSITION), 256)
-        want = min(want, self.spec.limit or contract.MAX_POSITION)
-        cos, sin = contract.table(self.spec, range(have, want))
-        self._cos = torch.cat([self._cos, torch.from_numpy(cos)])
-        self._sin = torch.cat([self._sin, torch.from_numpy(sin)])
-
-
-_tables: dict[contract.RopeSpec, RopeTable] = {}
-
-
-def rope_table(spec: contract.RopeSpec) -> RopeTable:
-    """The process's table of this spec."""
-    return _tables.setdefault(spec, RopeTable(spec))
 
 
 def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""rope: the contract's bits, the laws of rows, gradients, tables for torch."""
+"""rope: the contract's bits, the laws of rows, gradients."""
 
 from __future__ import annotations
 
@@ -97,21 +97,6 @@ def test_error_is_no_larger_than_that_of_torch(dtype: torch.dtype) -> None:
     c, s = (torch.cat([t, t], dim=1)[:, None].to(dtype) for t in (cos, sin))
     stock = x * c + torch.cat([-x[..., 32:], x[..., :32]], dim=-1) * s
     check_accuracy(ops.rope(x, cos, sin), stock, exact.rope(x, cos, sin))
-
-
-def test_a_growing_table_keeps_its_bits() -> None:
-    grown = ops.rope_table(SPEC)
-    assert grown is ops.rope_table(RopeSpec.from_hf({"head_dim": 64, "rope_theta": 10000.0}))
-    for positions in ([3], [[0, 700], [5, 5]], [9000, 1]):
-        at = torch.tensor(positions)
-        for ours, theirs in zip(grown.rows(at), table(SPEC, at.reshape(-1)), strict=True):
-            same(ours, torch.from_numpy(theirs))
-    limited = ops.rope_table(RopeSpec("dynamic", 64, SPEC.inv_freq, 1.0, 300))
-    limited.rows(torch.tensor([299]))
-    with pytest.raises(UnsupportedError, match="300"):
-        limited.rows(torch.tensor([300]))
-    with pytest.raises(InputError, match="negative"):
-        limited.rows(torch.tensor([-1, 4]))
 
 
 def test_what_is_not_covered_raises() -> None:
