@@ -236,7 +236,7 @@ def test_aligned_is_exactly_on_policy_where_stock_is_not(tmp_path: Path) -> None
 
 @pytest.mark.slow(seconds=60)
 def test_a_run_with_one_operator_left_stock_is_refused(tmp_path: Path) -> None:
-    others = ",".join(op for op in align.OPERATORS if op != "linear")
+    others = ",".join(op for op in align.OPERATORS if op != "attention")
     done = _run(tmp_path, "aligned", f"--ops={others}", steps=1)
     assert done.returncode == 1, done.stderr
     assert "not on-policy" in done.stderr
