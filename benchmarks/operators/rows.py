@@ -91,7 +91,7 @@ CASES: dict[str, Callable[[float], list[Row]]] = {
 
 
 def run(cases: tuple[str, ...] = tuple(CASES), seconds: float = 0.4) -> list[Row]:
-    """Rows {case, ours_ms, peer, peer_ms, ratio, spread, shape} of the named cases; `seconds` is spent per comparison."""
+    """Rows {case, ours_ms, peer, peer_ms, ratio, spread, shape}; `seconds` is spent per comparison."""
     with torch.no_grad():
         return [row for case in cases for row in CASES[case](seconds)]
 
