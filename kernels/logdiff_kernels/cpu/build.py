@@ -61,7 +61,8 @@ ISAS: tuple[Isa, ...] = (
     Isa("avx512", "x86_64", (*_AVX512, "-DLD_ISA_AVX512"), _AVX512_FEATURES),
     Isa("avx2", "x86_64", (*_AVX2, "-DLD_ISA_AVX2"), _AVX2_FEATURES),
     Isa("neon", "aarch64", ("-DLD_ISA_NEON",), frozenset()),
-    Isa("generic", "", ("-DLD_ISA_GENERIC",), frozenset()),
+    # -O3 makes this one take four times as long to compile, and it is the last resort.
+    Isa("generic", "", ("-DLD_ISA_GENERIC", "-O2"), frozenset()),
 )
 """Best first."""
 

@@ -84,10 +84,13 @@ int main(int argc, char** argv) {
         std::fprintf(stderr, "%s\n", dlerror());
         return 2;
     }
-    auto probe = reinterpret_cast<int (*)()>(dlsym(library, "ld_self_probe"));
-    if (probe == nullptr || probe() != 0) {
-        std::fprintf(stderr, "self probe: check %d fails\n", probe ? probe() : -1);
-        return 2;
+    for (const char* check : {"ld_self_probe", "ld_bf16_dot_probe"}) {
+        auto probe = reinterpret_cast<int (*)()>(dlsym(library, check));
+        const int failed = probe ? probe() : 0;
+        if (failed) {
+            std::fprintf(stderr, "%s: check %d fails\n", check, failed);
+            return 2;
+        }
     }
     std::ifstream in(argv[2], std::ios::binary);
     int64_t differing = 0;

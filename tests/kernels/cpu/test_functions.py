@@ -49,9 +49,9 @@ def _random_floats(count: int, seed: int) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("which", [EXP1, LN1])
-def test_every_101st_float_is_within_one_ulp_ordered_and_by_the_rules(which: int) -> None:
-    scan = _scan(which, 101)
-    assert scan.seen == -(-(2**32) // 101)
+def test_every_211th_float_is_within_one_ulp_ordered_and_by_the_rules(which: int) -> None:
+    scan = _scan(which, 211)
+    assert scan.seen == -(-(2**32) // 211)
     assert 0.5 < scan.worst_ulp <= 1, scan  # below 0.5 would mean that the comparison is with itself
     assert (scan.descents, scan.broken, scan.apart) == (0, 0, 0)
 
