@@ -34,9 +34,9 @@ def write_overlay(case: Case, run: RunFile) -> None:
 def engine_spec(spec: EngineSpec, run: RunFile, case: Path) -> EngineSpec:
     """The engine of a side with `LOGDIFF_ALIGN` as the run file decides, whatever the shell's environment says.
 
-    A value in the side's own `env` stays.
+    A value in the side's own `env` stays. A running server has an environment of its own.
     """
-    if VARIABLE in spec.env:
+    if VARIABLE in spec.env or spec.engine == "vllm-http":
         return spec
     value = str(case / OVERLAY) if run.align.of(spec.side) else ""
     return replace(spec, env={**spec.env, VARIABLE: value})

@@ -15,6 +15,7 @@ from logdiff.case import Case
 from logdiff.case.sequences import read_sequences
 from logdiff.errors import CaseError, EvidenceError, InputError
 from logdiff.live import RunFile, run
+from logdiff.live.alignment import engine_spec
 from logdiff.target import Timeouts, alignment
 
 from tests.server.target.fakes import fake_python
@@ -94,6 +95,16 @@ def test_a_shell_that_is_switched_on_does_not_align_a_run_file_that_is_not(
     case = run(make(model_here, {}), model_here / "c", timeouts=FAST, on_progress=lambda p: said.append(p.message))
     assert (mismatched(case), gate(case)) == (11, None)
     assert any("LOGDIFF_ALIGN of this shell is left out" in message for message in said)
+
+
+def test_a_running_server_is_given_no_environment(model_here: Path) -> None:
+    server = {"engine": "vllm-http", "args": {"url": "http://127.0.0.1:1", "model": "m"}}
+    found = make(model_here, {"ops": "all", "sides": ["train"]}, rollout=None)
+    run_file = RunFile.from_dict({**found.model_dump(), "rollout": server})
+    assert engine_spec(run_file.spec("rollout"), run_file, model_here).env == {}
+    assert engine_spec(run_file.spec("train"), run_file, model_here).env == {
+        "LOGDIFF_ALIGN": str(model_here / "align.json")
+    }
 
 
 @pytest.mark.parametrize(
