@@ -59,22 +59,45 @@ inline float largest(F x) {
 // Scaled and capped scores of keys [begin, end) of a step, others -inf; returns the largest.
 // Only whole vectors that hold such a key are touched.
 inline float finish_scores(const ld_attention_args& a, float* s, int64_t begin, int64_t end) {
-    const F scale = F::set1(a.scale), negative = F::set1(kNegInf), cap = F::set1(a.softcap);
-    const int64_t last = (end + F::W - 1) / F::W * F::W;
-    F m = negative;
-    for (int64_t i = begin / F::W * F::W; i < last; i += F::W) {
-        F x = F::load(s + i) * scale;
-        if (a.softcap > 0.0f) x = cap * tanh1(x / cap);
-        if (i < begin || i + F::W > end) x = keep_inside(x, i, begin, end, negative);
-        x.store(s + i);
-        m = max(m, x);
+    const int64_t first_vector = begin / F::W * F::W, last = (end + F::W - 1) / F::W * F::W;
+    F scale = F::set1(a.scale);
+    if (a.softcap > 0.0f) {
+        const F cap = F::set1(a.softcap);
+        for (int64_t i = first_vector; i < last; i += F::W) (cap * tanh1(F::load(s + i) * scale / cap)).store(s + i);
+        scale = F::set1(1.0f);
     }
-    return largest(m);
+    F m0 = F::set1(kNegInf), m1 = m0;
+    const auto edge = [&](int64_t i) {
+        const F x = keep_inside(F::load(s + i) * scale, i, begin, end, F::set1(kNegInf));
+        x.store(s + i);
+        m0 = max(m0, x);
+    };
+    int64_t i = first_vector;
+    if (i < begin || i + F::W > end) {
+        edge(i);
+        i += F::W;
+    }
+    for (; i + 2 * F::W <= end; i += 2 * F::W) {
+        const F x = F::load(s + i) * scale, y = F::load(s + i + F::W) * scale;
+        x.store(s + i);
+        y.store(s + i + F::W);
+        m0 = max(m0, x);
+        m1 = max(m1, y);
+    }
+    for (; i < last; i += F::W) edge(i);
+    return largest(max(m0, m1));
 }
 
 struct RowState {
     float m = kNegInf, l = 0.0f;
 };
+
+template <int N> inline void shifted_exp(float* s, F shift) {
+    F x[N];
+    for (int i = 0; i < N; ++i) x[i] = F::load(s + i * F::W) - shift;
+    exp1_below(x);
+    for (int i = 0; i < N; ++i) x[i].store(s + i * F::W);
+}
 
 // s[begin, end) become weights RINT(p); updates m and l; returns the factor c of what was summed before.
 template <class T>
@@ -84,24 +107,24 @@ inline float softmax_step(const ld_attention_args& a, float* s, int64_t begin, i
     const float u = m == kNegInf ? 0.0f : m;
     const F shift = F::set1(u);
     // p >= +0 or NaN, so that lanes without a visible key, which are +0, may be left out of the sum.
+    const int64_t first_vector = begin / F::W * F::W, last = (end + F::W - 1) / F::W * F::W;
+    constexpr int side_by_side = 4;
+    int64_t i = first_vector;
+    for (; i + side_by_side * F::W <= last; i += side_by_side * F::W) shifted_exp<side_by_side>(s + i, shift);
+    for (; i < last; i += F::W) shifted_exp<1>(s + i, shift);
     F lane[per_chunk];
     for (int j = 0; j < per_chunk; ++j) lane[j] = F::zero();
-    const int64_t vector_begin = begin / F::W, vector_end = (end + F::W - 1) / F::W;
-    const auto weigh = [&](auto count, int64_t v, int j) {
-        constexpr int N = decltype(count)::value;
-        F p[N];
-        for (int i = 0; i < N; ++i) p[i] = F::load(s + (v + i) * F::W) - shift;
-        exp1_below(p);
-        for (int i = 0; i < N; ++i) lane[j + i] = lane[j + i] + p[i];
-        for (int i = 0; i < N; ++i) round_to<T>(p[i]).store(s + (v + i) * F::W);
+    const auto take = [&](int64_t at, int j) {
+        const F p = F::load(s + at);
+        lane[j] = lane[j] + p;
+        round_to<T>(p).store(s + at);
     };
-    using One = std::integral_constant<int, 1>;
-    using Several = std::integral_constant<int, 4>;
-    int64_t v = vector_begin;
-    for (; v < vector_end && v % per_chunk; ++v) weigh(One(), v, int(v % per_chunk));
-    for (; v + per_chunk <= vector_end; v += per_chunk)
-        for (int j = 0; j < per_chunk; j += Several::value) weigh(Several(), v + j, j);
-    for (int j = 0; v < vector_end; ++v, ++j) weigh(One(), v, j);
+    i = first_vector;
+    for (; i < last && i % 64; i += F::W) take(i, int(i % 64) / F::W);
+    for (; i + 64 <= last; i += 64)
+#pragma GCC unroll 16
+        for (int j = 0; j < per_chunk; ++j) take(i + j * F::W, j);
+    for (int j = 0; i < last; i += F::W, ++j) take(i, j);
     R64 sum;
     sum.add_chunk([&](int j) { return lane[j]; });
     const float c = exp1(state.m - u);
