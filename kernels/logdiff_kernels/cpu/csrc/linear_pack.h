@@ -33,12 +33,17 @@ template <class T> void read_rows(const Operand& x, int64_t m0, int64_t rows, in
         for (int64_t m = 0; m < rows; ++m) widen<T>(at<T>(x, m0 + m, 0), k, to + m * k);
         return;
     }
-    for (int64_t m1 = 0; m1 < rows; m1 += 64)  // square-ish blocks, so that either stride meets a warm cache line
-        for (int64_t j = 0; j < k; ++j) {
-            const int64_t m2 = m1 + 64 < rows ? m1 + 64 : rows;
-            const auto* from = at<T>(x, m0, j);
-            for (int64_t m = m1; m < m2; ++m) to[m * k + j] = load_scalar<T>(from + m * x.s_out);
-        }
+    using C = Columns<T>;  // with the roles of rows and k exchanged
+    const bool turned = x.s_out == 1;
+    const int64_t quick_k = turned ? k / F::W * F::W : 0, quick_m = turned ? rows / C::kStep * C::kStep : 0;
+    for (int64_t m = 0; m < quick_m; m += C::kStep)
+        for (int64_t j = 0; j < quick_k; j += F::W)
+            C::each(reinterpret_cast<const char*>(at<T>(x, m0 + m, j)), x.s_k * int64_t(sizeof(typename T::type)),
+                    [&](int i, F values) { values.store(to + (m + i) * k + j); });
+    for (int64_t m = 0; m < rows; ++m) {
+        const auto* from = at<T>(x, m0 + m, 0);
+        for (int64_t j = m < quick_m ? quick_k : 0; j < k; ++j) to[m * k + j] = load_scalar<T>(from + j * x.s_k);
+    }
 }
 
 // to[depth][Width]: columns n0 .. n0 + columns; the others are undefined and must not be read. `left` is how many k's
