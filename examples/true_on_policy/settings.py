@@ -35,8 +35,8 @@ class Settings:
     model: str
     steps: int = 24
     prompts: int = 4
-    group: int = 8
-    max_tokens: int = 24
+    group: int = 4
+    max_tokens: int = 16
     temperature: float = 1.0
     minibatches: int = 2
     micro_batch: int = 8
