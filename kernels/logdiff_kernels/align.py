@@ -13,36 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from logdiff_kernels.contract import CONTRACT as CONTRACT
+from logdiff_kernels.contract import OPERATORS as OPERATORS
 from logdiff_kernels.errors import InputError
 
 VARIABLE = "LOGDIFF_ALIGN"
 """Environment variable with the path of the overlay file."""
 
 FORMAT = "logdiff-overlay/1"
-CONTRACT = "aligned/1"
-"""The numeric contract of this version."""
 
 PROVIDER = "aligned-cpu"
 
 SIDES = ("rollout", "train")
-
-OPERATORS = (
-    "linear",
-    "linear_row",
-    "rms_norm",
-    "add_rms_norm",
-    "rope",
-    "swiglu",
-    "attention",
-    "router",
-    "moe",
-    "embedding",
-    "lm_head",
-    "logprob",
-    "all_reduce",
-    "reduce_scatter",
-)
-"""Every operator of the numeric contract, in its order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,12 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Which library runs: instruction set, file, its SHA-256, and why better ones were passed over."""
+    """Which library runs: instruction set, file, its SHA-256, its sources', and why better ones were passed over."""
 
     isa: str
     path: Path
     sha256: str
+    source: str
     refused: tuple[tuple[str, str], ...]
     handle: ctypes.CDLL
 
@@ -133,7 +134,7 @@ def _load_best() -> Loaded:
         except _ProbeError as error:
             refused.append((isa.name, error.message))
             continue
-        return Loaded(found.isa, found.path, found.sha256, tuple(refused), found.handle)
+        return Loaded(found.isa, found.path, found.sha256, found.source, tuple(refused), found.handle)
     raise UnsupportedError(
         "no instruction set of the CPU kernels passes its check", value=refused, hint="a bug: report it"
     )
@@ -148,9 +149,10 @@ def _load(name: str) -> Loaded:
     isa = build.isa_named(name)
     if not build.usable(isa):
         raise UnsupportedError(f"this CPU can't run {name} code", value=name, hint=f"unset {VARIABLE}")
+    source = build.source_hash()
     path = build.ensure_library(isa)
     handle = ctypes.CDLL(str(path))
     for probe, required in _PROBES:
         if (required or hasattr(handle, probe)) and (failed := getattr(handle, probe)()) != 0:
             raise _ProbeError(f"{name}: {probe} failed at check {failed}", value=name, hint="another instruction set")
-    return Loaded(name, path, hashlib.sha256(path.read_bytes()).hexdigest(), (), handle)
+    return Loaded(name, path, hashlib.sha256(path.read_bytes()).hexdigest(), source, (), handle)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from logdiff_kernels.contract import CONTRACT, OPERATORS
-from logdiff_kernels.cpu import build, library
+from logdiff_kernels.cpu import library
 from logdiff_kernels.errors import UnsupportedError
 
 _CPU_LIMITS = (
@@ -76,7 +76,7 @@ def fingerprint() -> dict[str, Any]:
     """What a side's fingerprint records: contract, source hash, thread pool and every provider's record."""
     return {
         "contract": CONTRACT,
-        "source": build.source_hash(),
+        "source": library.loaded().source,
         "pool": library.pool(),
         "providers": [asdict(known) for known in providers()],
     }
