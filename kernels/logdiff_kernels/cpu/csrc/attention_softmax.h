@@ -9,8 +9,10 @@
 
 namespace ld::attn {
 
-#if defined(LD_ISA_AVX2) || (defined(LD_ISA_AVX512) && !defined(LD_SIMDE))
+#if defined(LD_ISA_AVX2)
 #define LD_PIN(vector) asm volatile("" : "+x"((vector).v))
+#elif defined(LD_ISA_AVX512) && !defined(LD_SIMDE)
+#define LD_PIN(vector) asm volatile("" : "+v"((vector).v))
 #else
 #define LD_PIN(vector)
 #endif
