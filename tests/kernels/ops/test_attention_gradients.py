@@ -46,7 +46,8 @@ def test_gradients_are_the_contract_to_the_bit(seed: int, chunked: bool) -> None
 
 @pytest.mark.parametrize(("keys", "queries"), [(530, 30), (520, 520)])
 def test_gradients_over_steps_and_query_blocks_are_the_contract(keys: int, queries: int) -> None:
-    q, k, v = (hard_values((n, h, 8), torch.bfloat16, n + h) for n, h in ((queries, 2), (keys, 1), (keys, 1)))
+    torch.manual_seed(keys)  # fp32: a cast to 16 bits would hide another order of the sums
+    q, k, v = (torch.randn(n, h, 8) for n, h in ((queries, 2), (keys, 1), (keys, 1)))
     check_bits(Case(q, k, v, starts([queries]), starts([keys]), None, oracle.Options(8**-0.5)), keys)
 
 
