@@ -42,6 +42,28 @@ class _GradArguments(ctypes.Structure):
     ]
 
 
+class _StoreSide(ctypes.Structure):
+    """`ld_store_side` of csrc/attention_cache.cpp."""
+
+    _fields_ = [
+        ("source", _POINTER),
+        ("cache", _POINTER),
+        *[(name, _INT64) for name in ("dim", "row", "head", "cache_block", "cache_row", "cache_head")],
+    ]
+
+
+class _StoreArguments(ctypes.Structure):
+    """`ld_store_args` of csrc/attention_cache.cpp."""
+
+    _fields_ = [
+        ("side", _StoreSide * 2),
+        ("slots", _POINTER),
+        *[(name, _INT64) for name in ("tokens", "heads", "block_size", "capacity")],
+        ("bytes", _INT32),
+        ("narrow", _INT32),
+    ]
+
+
 def _dense_rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
 
@@ -144,6 +166,7 @@ _REFUSED = {
     -12: "cu_k does not run from 0 upwards to at most the rows of k and v",
     -13: "a sequence is longer than its row of the block table",
     -14: "the block table names a block that the cache doesn't have",
+    -15: "a slot lies beyond the cache",
 }
 
 
@@ -307,45 +330,58 @@ def attention_backward(
     return dq, dk, dv, dsinks
 
 
+@functools.lru_cache(maxsize=1024)
+def _store_layout(
+    shapes: tuple[torch.Size, ...],
+    strides: tuple[tuple[int, ...], ...],
+    dtypes: tuple[torch.dtype, ...],
+    on_cpu: bool,
+    tokens: int,
+) -> bytes:
+    """The record of `store_kv` without its pointers; everything but the slots' values is checked here."""
+    if not on_cpu:
+        raise UnsupportedError("store_kv: a tensor is not on the CPU", hint="aligned-cpu takes CPU tensors")
+    if dtypes[0] not in DTYPE_CODES or any(other != dtypes[0] for other in dtypes):
+        raise UnsupportedError(
+            "store_kv: rows and caches need one dtype that the contract covers",
+            value=[str(x) for x in dtypes],
+            hint="bfloat16, float16 and float32 are covered; a quantised KV cache is not",
+        )
+    listed = [tuple(x) for x in shapes]
+    if any(len(x) != 3 for x in shapes[:2]) or any(len(x) != 4 for x in shapes[2:]):
+        raise InputError("store_kv: rows are [T, heads, size], caches [blocks, block, heads, size]", value=listed)
+    k, v, k_cache, v_cache = shapes
+    if k_cache[2:] != k[1:] or v_cache[2:] != v[1:] or k[1] != v[1] or k_cache[1] != v_cache[1]:
+        raise InputError("store_kv: rows and caches don't have the same heads and blocks", value=listed)
+    if tokens > min(k[0], v[0]):
+        raise InputError("store_kv: more slots than rows", value=(tokens, k[0], v[0]))
+    if any(stride[-1] != 1 and shape[-1] > 1 for shape, stride in zip(shapes, strides, strict=True)):
+        raise UnsupportedError("store_kv: a cache needs adjacent elements in its last dimension", value=strides)
+    record = _StoreArguments(tokens=tokens, heads=k[1], block_size=k_cache[1])
+    record.capacity, record.bytes = min(k_cache[0], v_cache[0]) * k_cache[1], dtypes[0].itemsize
+    for side, row, cache, shape in zip(record.side, strides[:2], strides[2:], shapes, strict=False):
+        side.dim, side.row, side.head = shape[2], row[0], row[1]
+        side.cache_block, side.cache_row, side.cache_head = cache[:3]
+    return bytes(record)
+
+
 def store_kv(
     k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slots: torch.Tensor
 ) -> None:
     """Row t of k and v into slot `slots[t]` (block slot // block size) of the caches; negative slots are skipped."""
-    slots = slots.to(torch.int64).contiguous()
-    for name, x, cache in (("k", k, k_cache), ("v", v, v_cache)):
-        if cache.dtype != x.dtype or x.dtype not in DTYPE_CODES:
-            raise UnsupportedError(
-                f"store_kv: the cache of {name} has another dtype", value=f"{cache.dtype}, {name} has {x.dtype}"
-            )
-        if x.dim() != 3 or cache.dim() != 4 or cache.shape[2:] != x.shape[1:]:
-            raise InputError(
-                f"store_kv: {name} and its cache don't have the same heads", value=(tuple(x.shape), tuple(cache.shape))
-            )
-        if cache.stride(-1) != 1 and cache.shape[-1] > 1:
-            raise UnsupportedError(
-                f"store_kv: the cache of {name} needs adjacent elements in its last dimension", value=cache.stride()
-            )
-        if slots.dim() != 1 or slots.numel() > x.shape[0]:
-            raise InputError(f"store_kv: more slots than rows of {name}", value=(tuple(slots.shape), x.shape[0]))
-    capacity = min(cache.shape[0] * cache.shape[1] for cache in (k_cache, v_cache))
-    if slots.numel() and int(slots.max()) >= capacity:
-        raise InputError("store_kv: a slot lies beyond the cache", value=(int(slots.max()), capacity))
-    call = function("ld_store_kv", [_POINTER] * 3 + [_INT64] * 9 + [_INT32])
-    for x, cache in ((k, k_cache), (v, v_cache)):
-        x = _dense_rows(x)
-        status = call(
-            x.data_ptr(),
-            cache.data_ptr(),
-            slots.data_ptr(),
-            slots.numel(),
-            x.shape[1],
-            x.shape[2],
-            x.stride(0),
-            x.stride(1),
-            cache.shape[1],
-            cache.stride(0),
-            cache.stride(1),
-            cache.stride(2),
-            DTYPE_CODES[x.dtype],
-        )
-        check("ld_store_kv", status)
+    if slots.dim() != 1 or slots.dtype not in (torch.int32, torch.int64):
+        raise InputError("store_kv: slots is a vector of int32 or int64", value=(tuple(slots.shape), str(slots.dtype)))
+    k, v, slots = _dense_rows(k), _dense_rows(v), slots.contiguous()
+    template = _store_layout(
+        (k.shape, v.shape, k_cache.shape, v_cache.shape),
+        (k.stride(), v.stride(), k_cache.stride(), v_cache.stride()),
+        (k.dtype, v.dtype, k_cache.dtype, v_cache.dtype),
+        k.is_cpu and v.is_cpu and k_cache.is_cpu and v_cache.is_cpu and slots.is_cpu,
+        slots.shape[0],
+    )
+    record = _StoreArguments.from_buffer_copy(template)
+    keys, values = record.side
+    keys.source, keys.cache = k.data_ptr(), k_cache.data_ptr()
+    values.source, values.cache = v.data_ptr(), v_cache.data_ptr()
+    record.slots, record.narrow = slots.data_ptr(), int(slots.dtype == torch.int32)
+    _run("ld_store_kv", record)

@@ -45,8 +45,14 @@ namespace ld {
 
 template <class T> using Stored = typename T::type;
 
-// What ld_attention and ld_attention_backward refuse, beside the codes of dtype.h.
-enum AttentionStatus : int { kBadQueryStarts = -11, kBadKeyStarts = -12, kBadLengths = -13, kBadPage = -14 };
+// What the functions refuse, beside the codes of dtype.h.
+enum AttentionStatus : int {
+    kBadQueryStarts = -11,
+    kBadKeyStarts = -12,
+    kBadLengths = -13,
+    kBadPage = -14,
+    kBadSlot = -15,
+};
 
 constexpr int64_t kStep = 512;   // keys of one online-softmax step
 constexpr int64_t kChunk = 4096;  // keys of one independent chunk
