@@ -1,4 +1,4 @@
-"""exp1 in numpy, and what the contract makes of it: fp32, plain Mul and Add."""
+"""exp1, ln1 and what the contract makes of them, in numpy: fp32, plain Mul, Add and Div."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ POLYNOMIAL = tuple(
               0.000199179703486152)
 )  # fmt: skip
 """Coefficients of q from r^0 up."""
+
+ATANH = tuple(np.float32(c) for c in (0.6666666865, 0.4000012279, 0.2855082154, 0.2333046794))
+"""ln((1 + s) / (1 - s)) / s - 2 by powers of s^2 from the first, at the Chebyshev points of |s| <= (sqrt 2 - 1)^2."""
+
+_SQRT_HALF = 0x3F3504F3
+"""Bits of sqrt(1/2), the lower end of the mantissas that ln1 works on."""
 
 
 def exp1(x: NDArray[Any]) -> FloatArray:
@@ -53,3 +59,32 @@ def tanh1(x: NDArray[Any]) -> FloatArray:
     with np.errstate(all="ignore"):
         t = exp1(np.float32(-2) * np.abs(x))
         return np.asarray(np.copysign((one - t) / (one + t), x), np.float32)
+
+
+def ln1(x: NDArray[Any]) -> FloatArray:
+    """The natural logarithm as the CPU backend defines it: fp32 in, fp32 out, any shape.
+
+    x = m 2^k with m in [sqrt(1/2), sqrt 2), f = m - 1, s = f / (2 + f), R = the polynomial `ATANH` of s^2:
+    ln x = (f - (f^2/2 - (s (f^2/2 + R) + k ln2_low))) + k ln2_high.
+    """
+    x = np.asarray(x, np.float32)
+    one, half = np.float32(1), np.float32(0.5)
+    with np.errstate(all="ignore"):
+        subnormal = (x > 0) & (x < np.float32(2.0**-126))
+        scaled = np.where(subnormal, x * np.float32(2.0**25), x)
+        moved = np.ascontiguousarray(scaled).view(np.uint32) + np.uint32(0x3F800000 - _SQRT_HALF)
+        k = np.where(subnormal, np.float32(-25), np.float32(0))
+        k = k + ((moved >> np.uint32(23)).astype(np.int32) - 127).astype(np.float32)
+        mantissa = ((moved & np.uint32(0x007FFFFF)) + np.uint32(_SQRT_HALF)).view(np.float32)
+        f = mantissa - one
+        s = f / (np.float32(2) + f)
+        z = s * s
+        r = np.full_like(z, ATANH[-1])
+        for coefficient in ATANH[-2::-1]:
+            r = r * z + coefficient
+        square = (f * f) * half
+        rest = s * (square + r * z) + k * LN2_LOW
+        y = (f - (square - rest)) + k * LN2_HIGH
+        y = np.where(x == 0, np.float32(-np.inf), y)
+        y = np.where(x < 0, np.float32(np.nan), y)
+        return np.asarray(np.where(np.isnan(x) | (x == np.inf), x, y), np.float32)

@@ -183,7 +183,12 @@ def ensure_library(isa: Isa) -> Path:
     target = folder / library_name(isa)
     if target.is_file():
         return target
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnsupportedError(
+            f"the CPU kernels can't be built: {error}", value=str(folder), hint="set LOGDIFF_CACHE to a writable folder"
+        ) from error
     with _locked(folder / f"{isa.name}.lock"):
         if not target.is_file():
             compile_library(isa, target, compiler, objects=cache_folder() / "objects")

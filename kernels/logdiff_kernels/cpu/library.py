@@ -151,7 +151,14 @@ def _load(name: str) -> Loaded:
         raise UnsupportedError(f"this CPU can't run {name} code", value=name, hint=f"unset {VARIABLE}")
     source = build.source_hash()
     path = build.ensure_library(isa)
-    handle = ctypes.CDLL(str(path))
+    try:
+        handle = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise UnsupportedError(
+            f"the library of the CPU kernels doesn't load: {error}",
+            value=str(path),
+            hint="a prebuilt one may be for a newer system: install from source where a C++ compiler is present",
+        ) from error
     for probe, required in _PROBES:
         if (required or hasattr(handle, probe)) and (failed := getattr(handle, probe)()) != 0:
             raise _ProbeError(f"{name}: {probe} failed at check {failed}", value=name, hint="another instruction set")

@@ -140,3 +140,19 @@ def test_what_a_compiler_does_not_know_is_passed_over(log: Path, monkeypatch: py
     found = library.loaded()
     assert found.isa == "generic"
     assert found.refused == (("future", "the compiler can't build it"),)
+
+
+def test_cache_that_cannot_be_written_is_named(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LOGDIFF_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UnsupportedError, match="can't be built") as caught:
+        build.ensure_library(GENERIC)
+    assert str(tmp_path / "file") in str(caught.value.value)
+
+
+def test_library_that_does_not_load_is_named(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = build.ensure_library(GENERIC)
+    broken.write_bytes(b"no library")
+    monkeypatch.setenv(library.VARIABLE, "generic")
+    with pytest.raises(UnsupportedError, match="doesn't load"):
+        library.loaded()

@@ -65,11 +65,11 @@ def test_every_float_is_within_one_ulp_ordered_and_by_the_rules(which: int) -> N
     assert (scan.descents, scan.broken, scan.apart) == (0, 0, 0)
 
 
-def test_exponential_family_is_the_contracts_transcription() -> None:
+def test_scalar_functions_are_the_contracts_transcription() -> None:
     edges = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, exp.OVERFLOW, exp.UNDERFLOW, -87.3, 88.7, 1e-45], np.float32)
     ordinary = np.random.default_rng(2).standard_normal(100_000).astype(np.float32) * 40
     x = np.concatenate([edges, _random_floats(100_000, 1), ordinary])
-    for which, transcribed in ((EXP1, exp.exp1), (SIGMOID1, exp.sigmoid1), (TANH1, exp.tanh1)):
+    for which, transcribed in ((EXP1, exp.exp1), (SIGMOID1, exp.sigmoid1), (TANH1, exp.tanh1), (LN1, exp.ln1)):
         expected = transcribed(x)
         assert oracle.same_bits(_apply(which, x), expected)
         assert oracle.same_bits(_apply(which, x, scalar=True), expected)
