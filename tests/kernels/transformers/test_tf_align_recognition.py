@@ -175,6 +175,34 @@ def test_a_parameter_that_nothing_covers_is_refused() -> None:
         apply(model, AlignSpec())
 
 
+class _Gated(torch.nn.Module):
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * torch.sigmoid(x)
+
+
+def test_arithmetic_in_a_models_own_code_is_refused_and_undone() -> None:
+    """A gate without parameters or known activation shows only in what is computed."""
+    model = covered("phi3")
+    model.model.layers[1].mlp = _Gated(model.model.layers[1].mlp)
+    before, native = state(model), logits(model)
+    with pytest.raises(UnsupportedError, match="sigmoid") as raised:
+        apply(model, AlignSpec())
+    assert raised.value.value == "model.layers.1.mlp"
+    assert_same_objects(before, state(model))
+    assert torch.equal(logits(model), native)
+    apply(model, AlignSpec(parse_ops("all") - {"embedding"}))  # a subset promises nothing about the rest
+
+
+def test_noise_on_a_routers_input_is_refused() -> None:
+    model = make("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2, "router_jitter_noise": 0.1})
+    with pytest.raises(UnsupportedError, match=r"model\.layers\.0\.mlp.*noise"):
+        apply(model, AlignSpec())
+
+
 def test_quantised_weights_are_refused() -> None:
     model = covered("phi3")
     model.config.quantization_config = {"quant_method": "awq"}

@@ -12,6 +12,7 @@ from align_models import covered, make
 from logdiff_kernels import ops
 from logdiff_kernels.align import AlignSpec
 from logdiff_kernels.engines.transformers.align import apply
+from logdiff_kernels.errors import UnsupportedError
 
 IDS = torch.tensor([[5, 9, 170, 31, 8, 77, 120, 3, 44, 61, 199, 10], [7, 7, 81, 190, 4, 6, 30, 12, 90, 0, 0, 0]])
 MASK = torch.tensor([[1] * 12, [1] * 9 + [0] * 3])
@@ -138,6 +139,23 @@ def test_fsdp2_keeps_bits_and_gradients(first: str, one_rank: None) -> None:
     if first == "shard":
         handle.restore()
         assert not any("forward" in module.__dict__ for module in model.modules())
+
+
+def test_arithmetic_of_a_models_own_shows_in_the_first_forward_under_fsdp2(one_rank: None) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    model = covered("phi3")
+    norm = model.model.norm
+    model.model.norm = torch.nn.Sequential(norm, _Squash())
+    fully_shard(model)
+    apply(model, AlignSpec())
+    with pytest.raises(UnsupportedError, match="tanh"):
+        model(input_ids=IDS, use_cache=False)
+
+
+class _Squash(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x)
 
 
 @pytest.mark.slow(seconds=90)

@@ -12,6 +12,7 @@ from typing import Any
 
 from logdiff_kernels.align import AlignSpec, from_environment
 from logdiff_kernels.engines.transformers.align import (
+    arithmetic,
     attention,
     coverage,
     embedding,
@@ -94,6 +95,7 @@ def apply(model: Any, spec: AlignSpec | None = None, *, max_length: int | None =
         for step in scene.steps:
             step()
         scene.patches.attribute(model, _MARK, True)
+        arithmetic.watch(scene)
     except BaseException:
         scene.patches.restore()
         raise

@@ -39,9 +39,9 @@ def find(scene: Scene) -> None:
             continue  # stacked experts: the moe operator's
         linears = [child for child in module.children() if isinstance(child, torch.nn.Linear)]
         acts = activation_modules(module)
-        if not acts:
-            continue
         found = recognise(module, scene) if 2 <= len(linears) <= 3 else None
+        if found is None and not acts:
+            continue
         if found is None:
             raise refuse(name, module, "its activation isn't a gate of SiLU or tanh-GELU between linear layers")
         kinds.add(found.activation.name)

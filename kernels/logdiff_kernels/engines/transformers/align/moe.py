@@ -53,6 +53,8 @@ def find(scene: Scene) -> None:
             continue
         if len(stacked) > 1:
             raise refuse(name, module, "it has several stacks of experts")
+        if getattr(module, "jitter_noise", 0):
+            raise refuse(name, module, "it adds noise to its input in training", "set router_jitter_noise to 0")
         experts = children[stacked[0]]
         routers = {key: recognise(child, scene) for key, child in children.items() if _has_matrix(child)}
         found = {key: router for key, router in routers.items() if router is not None}

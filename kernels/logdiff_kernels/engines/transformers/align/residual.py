@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from logdiff_kernels.engines.transformers.align.scene import Scene
+from logdiff_kernels.engines.transformers.align.scene import Scene, evaluation
 
 
 def follows_residual(scene: Scene) -> set[str]:
@@ -26,13 +26,10 @@ def follows_residual(scene: Scene) -> set[str]:
     for name, module in scene.modules():
         if "norm" in type(module).__name__.lower():
             handles.append(module.register_forward_pre_hook(watch(name)))
-    training = scene.model.training
     try:
-        scene.model.eval()
-        with torch.no_grad(), sums:
+        with evaluation(scene.model), sums:
             scene.model(input_ids=torch.tensor([[0, 1]]), use_cache=False)
     finally:
-        scene.model.train(training)
         for handle in handles:
             handle.remove()
     return found

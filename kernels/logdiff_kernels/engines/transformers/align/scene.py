@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +60,19 @@ class Scene:
     def generator(self) -> torch.Generator:
         """Random values for stand-ins: the same in every process."""
         return torch.Generator().manual_seed(20240607)
+
+
+@contextlib.contextmanager
+def evaluation(model: Any) -> Iterator[None]:
+    """Every module in evaluation mode without gradients, and back to what each was."""
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in before:
+            module.training = training
 
 
 def refuse(name: str, module: Any, why: str, hint: str = "") -> UnsupportedError:
