@@ -23,19 +23,25 @@ inline void stream(int64_t depth, const float* a, int64_t a_row, const char* b, 
     for (int v = 0; v < NV; ++v)
 #pragma GCC unroll 8
         for (int m = 0; m < MT; ++m) acc[v][m] = F::zero();
-    constexpr int64_t line = std::max<int64_t>(64 / size, C::kStep);  // k's of a cache line: use it up before the next
-    for (int64_t k0 = 0; k0 < depth; k0 += line) {
-        const int64_t end = std::min(depth, k0 + line);
+    const auto step = [&](int v, int64_t k) __attribute__((always_inline)) {
+        C::each(b + v * F::W * stride + k * size, stride, [&](int j, F column) {
 #pragma GCC unroll 8
-        for (int v = 0; v < NV; ++v) {
-            const char* from = b + v * F::W * stride;
-            for (int64_t k = k0; k < end; k += C::kStep)
-                C::each(from + k * size, stride, [&](int j, F column) {
+            for (int m = 0; m < MT; ++m) acc[v][m] = fma(F::set1(a[m * a_row + k + j]), column, acc[v][m]);
+        });
+    };
+    int64_t k = 0;
+    if (NV > 1 && stride % 1024 == 0) {
+        // Such rows share few places of the first-level cache: a line is used up before the next vector's are read.
+        constexpr int64_t line = std::max<int64_t>(64 / size, C::kStep);
+        for (; k + line <= depth; k += line)
 #pragma GCC unroll 8
-                    for (int m = 0; m < MT; ++m) acc[v][m] = fma(F::set1(a[m * a_row + k + j]), column, acc[v][m]);
-                });
-        }
+            for (int v = 0; v < NV; ++v)
+#pragma GCC unroll 16
+                for (int64_t i = 0; i < line; i += C::kStep) step(v, k + i);
     }
+    for (; k < depth; k += C::kStep)
+#pragma GCC unroll 8
+        for (int v = 0; v < NV; ++v) step(v, k);
 #pragma GCC unroll 8
     for (int v = 0; v < NV; ++v)
 #pragma GCC unroll 8

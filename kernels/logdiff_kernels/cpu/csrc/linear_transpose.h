@@ -1,4 +1,4 @@
-// Square transposes of F::W by F::W 32-bit words in registers. Words are moved, never computed with.
+// Transposes of F::W rows by kWords 32-bit words in registers. Words are moved, never computed with.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,9 @@ namespace ld::linear {
 
 #if defined(LD_ISA_AVX512)
 
-// t[i] = word i of each of the F::W rows that begin at from + row * stride bytes.
+constexpr int kWords = 16;
+
+// t[i], i < kWords, = word i of each of the F::W rows that begin at from + row * stride bytes.
 inline void load_transposed(const char* from, int64_t stride, F* t) {
     __m512 r[16], s[16];
     for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_ps(from + i * stride);
@@ -44,26 +46,25 @@ inline F high_half(F pairs) {
 
 #elif defined(LD_ISA_AVX2)
 
+constexpr int kWords = 4;
+
 inline void load_transposed(const char* from, int64_t stride, F* t) {
     const char* from4 = from + 4 * stride;
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-        __m256 r[4];
+    __m256 r[4];
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) {
-            const __m128 low = _mm_loadu_ps(reinterpret_cast<const float*>(from + i * stride + 16 * half));
-            const __m128 high = _mm_loadu_ps(reinterpret_cast<const float*>(from4 + i * stride + 16 * half));
-            r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
-        }
-        const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(r[0], r[1]));
-        const __m256d b = _mm256_castps_pd(_mm256_unpackhi_ps(r[0], r[1]));
-        const __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(r[2], r[3]));
-        const __m256d d = _mm256_castps_pd(_mm256_unpackhi_ps(r[2], r[3]));
-        t[4 * half].v = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c));
-        t[4 * half + 1].v = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
-        t[4 * half + 2].v = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d));
-        t[4 * half + 3].v = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
+    for (int i = 0; i < 4; ++i) {
+        const __m128 low = _mm_loadu_ps(reinterpret_cast<const float*>(from + i * stride));
+        const __m128 high = _mm_loadu_ps(reinterpret_cast<const float*>(from4 + i * stride));
+        r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
     }
+    const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(r[0], r[1]));
+    const __m256d b = _mm256_castps_pd(_mm256_unpackhi_ps(r[0], r[1]));
+    const __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(r[2], r[3]));
+    const __m256d d = _mm256_castps_pd(_mm256_unpackhi_ps(r[2], r[3]));
+    t[0].v = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c));
+    t[1].v = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
+    t[2].v = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d));
+    t[3].v = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
 }
 
 inline F low_half(F pairs) { return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs.v), 16))}; }
@@ -72,6 +73,8 @@ inline F high_half(F pairs) {
 }
 
 #elif defined(LD_ISA_NEON)
+
+constexpr int kWords = 4;
 
 inline void load_transposed(const char* from, int64_t stride, F* t) {
     float32x4_t r[4];
@@ -90,6 +93,8 @@ inline F high_half(F pairs) {
 }
 
 #else
+
+constexpr int kWords = F::W;
 
 inline void load_transposed(const char* from, int64_t stride, F* t) {
     for (int row = 0; row < F::W; ++row)
@@ -111,22 +116,22 @@ inline F high_half(F pairs) {
 template <class T> struct Columns;
 
 template <> struct Columns<f32_t> {
-    static constexpr int kStep = F::W;
+    static constexpr int kStep = kWords;
     template <class Use> static void each(const char* from, int64_t stride, Use use) {
-        F t[F::W];
+        F t[kWords];
         load_transposed(from, stride, t);
 #pragma GCC unroll 16
-        for (int j = 0; j < F::W; ++j) use(j, t[j]);
+        for (int j = 0; j < kWords; ++j) use(j, t[j]);
     }
 };
 
 template <> struct Columns<bf16_t> {
-    static constexpr int kStep = 2 * F::W;  // two values in each word
+    static constexpr int kStep = 2 * kWords;  // two values in each word
     template <class Use> static void each(const char* from, int64_t stride, Use use) {
-        F t[F::W];
+        F t[kWords];
         load_transposed(from, stride, t);
 #pragma GCC unroll 16
-        for (int j = 0; j < F::W; ++j) {
+        for (int j = 0; j < kWords; ++j) {
             use(2 * j, low_half(t[j]));
             use(2 * j + 1, high_half(t[j]));
         }
@@ -140,7 +145,10 @@ template <> struct Columns<f16_t> {
 #pragma GCC unroll 16
         for (int i = 0; i < F::W; ++i)
             F::loadu_f16(reinterpret_cast<const uint16_t*>(from + i * stride)).store(wide + i * F::W);
-        Columns<f32_t>::each(reinterpret_cast<const char*>(wide), 4 * F::W, use);
+#pragma GCC unroll 4
+        for (int part = 0; part < F::W; part += kWords)
+            Columns<f32_t>::each(reinterpret_cast<const char*>(wide + part), 4 * F::W,
+                                 [&](int j, F column) { use(part + j, column); });
     }
 };
 
