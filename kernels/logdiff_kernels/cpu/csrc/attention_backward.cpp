@@ -15,8 +15,9 @@
 namespace ld::attn {
 namespace {
 
-constexpr int64_t kQueryBlock = 512;  // absolute positions of one dK/dV partial sum
-constexpr int64_t kDepth = 24;        // query rows whose weights are held at once
+constexpr int64_t kQueryBlock = 512;        // absolute positions of one dK/dV partial sum
+constexpr int64_t kDepth = 24;              // query rows whose weights are held at once
+constexpr int64_t kSweepFloats = 16 << 20;  // sums of dQ that one sweep may hold
 
 struct Sweep {
     int64_t b, kv_head, key0, key1, row0, row1;
@@ -291,7 +292,7 @@ private:
 
 std::vector<Sweep> sweeps_of(const ld_attention_args& a) {
     std::vector<Sweep> whole, apart;
-    int64_t total = 0, longest = 0;
+    int64_t total = 0, longest = 0, held = 0;
     for (int64_t b = 0; b < a.batch; ++b) {
         const int64_t rows = a.q_start[b + 1] - a.q_start[b], keys = a.k_len[b];
         const int64_t group = a.heads / a.kv_heads, cost = std::max<int64_t>(1, rows) * keys * group;
@@ -299,6 +300,7 @@ std::vector<Sweep> sweeps_of(const ld_attention_args& a) {
             whole.push_back({b, g, 0, keys, 0, rows, true, true, 5 * cost});
             total += cost;
             longest = std::max(longest, cost);
+            held = std::max(held, 2 * group * rows * padded(a.dim));
             for (int64_t j = 0; j < keys; j += kStep)
                 apart.push_back({b, g, j, std::min(keys, j + kStep), 0, rows, true, false,
                                  4 * std::max<int64_t>(1, rows) * group * (keys - j)});
@@ -311,7 +313,7 @@ std::vector<Sweep> sweeps_of(const ld_attention_args& a) {
         }
     }
     const int64_t threads = max_threads();
-    const bool one_pass = 5 * std::max(longest, total / threads) <= 7 * total / threads;
+    const bool one_pass = held <= kSweepFloats && 5 * std::max(longest, total / threads) <= 7 * total / threads;
     return one_pass ? whole : apart;
 }
 
