@@ -170,6 +170,21 @@ def test_the_bits_do_not_depend_on_threads_strides_or_the_run(seed: int) -> None
     same(case.run(**scattered), want, "no unit stride")
 
 
+def test_subnormals_are_kept_when_torch_flushes_them() -> None:
+    torch.manual_seed(0)
+    q, k = torch.randn(40, 2, 16), torch.randn(40, 2, 16)
+    v = torch.randn(40, 2, 16) * 1e-39
+    want = ops.attention(q, k, v, starts([40]), scale=0.25)
+    assert bool((want != 0).any())
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU can't flush subnormals")
+    try:
+        got = ops.attention(q, k, v, starts([40]), scale=0.25)
+    finally:
+        torch.set_flush_denormal(False)
+    same(got, want)
+
+
 def test_long_rows_are_cut_into_chunks_over_threads_without_changing_bits() -> None:
     case = draw(11, lengths=(8200,), sequences=1, causal=True)
     case.cu_q, case.q = starts([1]), case.q[:1]
