@@ -1,7 +1,7 @@
 """Attention against its peers, bf16: causal prefill, paged decode, forward with backward.
 
 Before timing, ours and the peer are compared with the fp64 reference. `attention-prefill` has torch's SDPA and an eager
-softmax as peers (eager on one head: on CPUs without bf16 products all of them take seconds), `paged-decode` the kernel that
+softmax as peers (eager on one head: without bf16 products in the CPU it takes seconds), `paged-decode` the kernel that
 vLLM's CPU backend calls, on its own cache layout, `attention-train` SDPA and eager through autograd.
 """
 
