@@ -137,24 +137,22 @@ def forward(
         where, module, attention_mask, query, dropout, sliding_window, is_causal, kwargs, key.shape[2]
     )
     batch, heads, length, size = query.shape
+    settings: dict[str, Any] = {
+        "scale": size**-0.5 if scaling is None else float(scaling),
+        "window": mask.window,
+        "softcap": float(softcap or 0.0),
+        "sinks": s_aux,
+    }
     q = _rows(query, plan.queries)
-    if plan.keys is None and plan.places is None:
-        k, v = _rows(key, None), _rows(value, None)
+    cached = _as_pages(key, value, plan) if mask.query_offset and not torch.is_grad_enabled() else None
+    if cached is not None:
+        k, v, table, lengths = cached
+        out = ops.paged_attention(q, k, v, table, plan.cu_q, lengths, **settings)
     else:
         k, v = _rows(key, plan.keys), _rows(value, plan.keys)
         if plan.places is not None:
             k, v = _placed(k, plan), _placed(v, plan)
-    out = ops.attention(
-        q,
-        k,
-        v,
-        plan.cu_q,
-        plan.cu_k,
-        scale=size**-0.5 if scaling is None else float(scaling),
-        window=mask.window,
-        softcap=float(softcap or 0.0),
-        sinks=s_aux,
-    )
+        out = ops.attention(q, k, v, plan.cu_q, plan.cu_k, **settings)
     if plan.queries is not None:
         out = out.new_zeros(batch * length, heads, value.shape[-1]).index_copy(0, plan.queries, out)
     return out.view(batch, length, heads, value.shape[-1]), None
@@ -165,6 +163,30 @@ def _rows(x: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
     batch, heads, length, size = x.shape
     rows = x.transpose(1, 2).reshape(batch * length, heads, size)
     return rows if index is None else rows.index_select(0, index)
+
+
+def _as_pages(
+    key: torch.Tensor, value: torch.Tensor, plan: masks.Plan
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """(key cache, value cache, block table, lengths) over a key-value cache as it lies; None if it can't be."""
+    if plan.lengths is None or key.stride(-1) != 1 or value.stride(-1) != 1:
+        return None
+    ratios = set()
+    for x in (key, value):
+        ratio, rest = divmod(x.stride(0), max(x.stride(2), 1))
+        ratios.add(ratio)
+        if rest or x.stride(2) < x.shape[-1]:
+            return None
+    if len(ratios) > 1:
+        return None
+    (ratio,) = ratios
+    caches = []
+    for x in (key, value):
+        batch, heads, length, size = x.shape
+        row = x.stride(2)
+        count = (batch - 1) * ratio + length
+        caches.append(x.as_strided((count, 1, heads, size), (row, row, x.stride(1), 1)))
+    return caches[0], caches[1], plan.block_table(ratio), plan.lengths
 
 
 def _placed(x: torch.Tensor, plan: masks.Plan) -> torch.Tensor:

@@ -26,6 +26,9 @@ class Plan:
         keys: int64 [Tk], index into the B * K rows; None: all of them in order.
         places: int64 [Tk], where `keys` go among `slots` rows of zeros; None: one after the other.
         slots: number of rows that `cu_k` spans.
+        first: int64 [B], first valid column of the keys; one sequence per row only.
+        dropped: int64 [B], positions before it that a sliding cache no longer holds.
+        lengths: int32 [B], keys per row with those that were dropped.
     """
 
     cu_q: torch.Tensor
@@ -34,6 +37,27 @@ class Plan:
     keys: torch.Tensor | None = None
     places: torch.Tensor | None = None
     slots: int = 0
+    first: torch.Tensor | None = None
+    dropped: torch.Tensor | None = None
+    lengths: torch.Tensor | None = None
+    tables: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def block_table(self, stride: int) -> torch.Tensor:
+        """int32 [B, longest]: row `stride * b + column` of each key, for a cache seen as blocks of one row.
+
+        Positions that were dropped name the first key that is there: they are invisible, and it is finite memory.
+        """
+        if stride not in self.tables:
+            assert self.first is not None
+            assert self.dropped is not None
+            assert self.lengths is not None
+            position = torch.arange(int(self.lengths.max()))
+            column = self.first[:, None] + (position - self.dropped[:, None]).clamp(min=0)
+            last = (self.first + self.lengths - self.dropped - 1).clamp(min=0)
+            column = torch.minimum(column, last[:, None])
+            rows = torch.arange(len(self.first))[:, None] * stride
+            self.tables[stride] = (rows + column).to(torch.int32)
+        return self.tables[stride]
 
 
 @dataclass
@@ -115,7 +139,8 @@ class Mask:
         places = None
         if bool(dropped.any()):
             places = _places(cu_k, dropped, len_k)
-        return Plan(cu_q, cu_k, queries, keys, places, int(cu_k[-1]))
+        first = torch.where(len_q > 0, first_k - self.key_offset, 0)
+        return Plan(cu_q, cu_k, queries, keys, places, int(cu_k[-1]), first, dropped, span.to(torch.int32))
 
 
 def _cumulative(lengths: torch.Tensor) -> torch.Tensor:
