@@ -390,19 +390,18 @@ def test_after_restore_an_engine_has_the_native_bits(tmp_path: Path, patch: pyte
 def test_compiled_graphs_hold_aligned_operators_and_no_arithmetic_of_their_own(
     tmp_path: Path, patch: pytest.MonkeyPatch
 ) -> None:
+    import torch._inductor.config as inductor
     from logdiff_kernels.models import build
-    from torch._inductor import compile_fx
 
     seen: set[str] = set()
-    inner = compile_fx.compile_fx_inner
 
-    def recorded(graph: Any, *arguments: Any, **named: Any) -> Any:
-        seen.update(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
-        return inner(graph, *arguments, **named)
+    def record(graph: Any) -> None:
+        seen.update(str(node.target) for node in graph.nodes if node.op == "call_function")
 
     use(patch, tmp_path)
     with pytest.MonkeyPatch.context() as local:
-        local.setattr(compile_fx, "compile_fx_inner", recorded)
+        local.setattr(inductor, "post_grad_custom_post_pass", record)
+        local.setattr(inductor, "force_disable_caches", True)
         local.setenv("VLLM_DISABLE_COMPILE_CACHE", "1")
         with rollout(tmp_path, build("qwen3"), enforce_eager=False):
             pass
