@@ -40,10 +40,10 @@ def _products(dtype: torch.dtype, seed: int) -> None:
         _differentiate(ops.linear, [x, weight, bias])
         _differentiate(ops.linear_row, [x, weight, bias])
         _differentiate(lambda x, w, b: ops.lm_head(x, w, b, 0.5, 30.0), [x, weight, bias])
-        # plain values with no subnormals: where a bf16 dot product may be used
-        clean = [torch.randn(rows, k).to(dtype), torch.randn(n, k).to(dtype)]
-        ops.linear(*clean)
-        ops.linear(clean[0], clean[1].t().contiguous().t())
+        # Plain values with no subnormals, where a bf16 dot product may be used; fp32 results, which hide no bit.
+        clean, other = torch.randn(rows, k).to(dtype), torch.randn(n, k).to(dtype)
+        ops.linear(clean, other, None, torch.float32)
+        ops.linear(clean, other.t().contiguous().t(), None, torch.float32)
         partials = torch.stack([ops.linear_row_partial(x[:, i::2], weight[:, i::2], 1) for i in range(2)])
         ops.tree_combine(partials, bias, dtype)
     offsets = torch.tensor([0, 3, 3, 20, 21])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,6 +25,18 @@ _BYTES, _RECORD = 3, 4
 _data_ptr = torch.Tensor.data_ptr
 _addressof = ctypes.addressof
 _function = library.function
+
+
+def _pointers(kind: Any) -> Iterator[int]:
+    """Places of the pointers in a ctypes type, those in nested records and arrays included."""
+    if kind is ctypes.c_void_p:
+        yield 0
+    elif issubclass(kind, ctypes.Array):
+        for i in range(kind._length_):
+            yield from (i * ctypes.sizeof(kind._type_) + place for place in _pointers(kind._type_))
+    elif issubclass(kind, ctypes.Structure):
+        for name, field, *_ in kind._fields_:
+            yield from (getattr(kind, name).offset + place for place in _pointers(field))
 
 
 class Recorder:
@@ -88,10 +100,9 @@ class Recorder:
             if begin not in buffers:
                 buffers[begin] = []
                 record = self._records.get(begin)
-                for field, kind in record._fields_ if record is not None else []:
-                    value = getattr(record, field)
-                    if kind is ctypes.c_void_p and value:
-                        buffers[begin].append((getattr(type(record), field).offset, *reach(value)))
+                for place in _pointers(type(record)) if record is not None else ():
+                    if value := ctypes.c_void_p.from_address(begin + place).value:
+                        buffers[begin].append((place, *reach(value)))
             return begin, offset
 
         integers: list[tuple[int, int, int]] = []
