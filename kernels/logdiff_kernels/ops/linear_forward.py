@@ -11,16 +11,22 @@ from logdiff_kernels.cpu import linear as cpu
 from logdiff_kernels.cpu.library import DTYPE_CODES as DTYPES
 from logdiff_kernels.errors import InputError, UnsupportedError
 
+_PLAIN = torch.Tensor.__torch_dispatch__
+
 
 def direct(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> bool:
-    """Whether the dispatcher is not needed: nothing wants a gradient and nothing is being traced."""
-    if torch.compiler.is_compiling() or type(x) is not torch.Tensor:
+    """Whether the dispatcher is not needed: plain tensors, nothing wants a gradient, nothing is being traced."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False
+    if type(x).__torch_dispatch__ is not _PLAIN or (
+        weight is not None and type(weight).__torch_dispatch__ is not _PLAIN
+    ):
+        return False  # sharded, fake or quantised tensors: the dispatcher knows them, or says that it doesn't
     if not torch.is_grad_enabled():
-        return not torch._C._len_torch_dispatch_stack()
-    if x.requires_grad or (weight is not None and weight.requires_grad) or (bias is not None and bias.requires_grad):
-        return False
-    return not torch._C._len_torch_dispatch_stack()
+        return True
+    return not (
+        x.requires_grad or (weight is not None and weight.requires_grad) or (bias is not None and bias.requires_grad)
+    )
 
 
 def check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:

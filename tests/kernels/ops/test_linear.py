@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -243,3 +245,20 @@ def test_what_is_not_covered_is_refused() -> None:
         ops.linear_row_partial(x, w, 3)
     with pytest.raises(UnsupportedError, match="power of two"):
         ops.tree_combine(torch.zeros(3, 2, 2), None, torch.float32)
+
+
+def test_wrapped_tensors_never_reach_the_kernel() -> None:
+    """A subclass with its own dispatch (sharded, quantised) has no memory of its own to read: torch decides."""
+
+    class Wrapped(torch.Tensor):
+        seen: ClassVar[list[str]] = []
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            cls.seen.append(str(func))
+            raise NotImplementedError("wrapped")
+
+    weight = torch.Tensor._make_wrapper_subclass(Wrapped, (4, 8))  # type: ignore[attr-defined]
+    with pytest.raises((NotImplementedError, TypeError)):
+        ops.linear(torch.randn(2, 8), weight)
+    assert Wrapped.seen == ["logdiff.linear.default"]
