@@ -51,7 +51,7 @@ def check_rest(scene: Scene) -> None:
         if isinstance(module, (torch.nn.Linear, torch.nn.Embedding)):
             continue  # each has its own operator, which found it or was not asked for
         for key, parameter in module.named_parameters(recurse=False):
-            if spec.complete and not _belongs_to_attention(scene, module, key):
+            if spec.complete and not _handed_to_attention(module, key):
                 raise refuse(name, module, f"its parameter {key} is used by code that isn't covered")
             op = "linear" if parameter.ndim >= 2 else "rms_norm"
             if op in spec and not _known_elsewhere(module, key):
@@ -74,8 +74,8 @@ def _no_dropout(name: str) -> Any:
     return forward
 
 
-def _belongs_to_attention(scene: Scene, module: torch.nn.Module, key: str) -> bool:
-    """Attention sinks are handed to the attention operator by the layer's own code."""
+def _handed_to_attention(module: torch.nn.Module, key: str) -> bool:
+    """Attention sinks reach the attention operator through the layer's own code."""
     return key == "sinks" and hasattr(module, "layer_idx")
 
 
