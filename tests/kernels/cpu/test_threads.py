@@ -66,6 +66,7 @@ def test_own_pool_works_without_openmp_also_in_a_forked_child() -> None:
 import ctypes, os, torch
 from logdiff_kernels.cpu import library
 assert library.pool() == "threads"
+assert library.lib().ld_max_threads() == 3
 x = torch.randn(1 << 18)
 call = library.function("ld_elementwise", [ctypes.c_int32, *[ctypes.c_void_p] * 2, ctypes.c_int64, ctypes.c_int32])
 def run(scalar):
@@ -83,7 +84,7 @@ assert os.waitpid(child, 0)[1] == 0
 """
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "LOGDIFF_CPU_POOL": "threads"},
+        env={**os.environ, "LOGDIFF_CPU_POOL": "threads", "OMP_NUM_THREADS": "3"},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -76,7 +76,15 @@ struct Job {
 // Without OpenMP. One job at a time; a call while it is busy, or from a worker, runs on the calling thread alone.
 class Pool {
 public:
-    int size() const { return int(std::max(1u, std::thread::hardware_concurrency())); }
+    // OMP_NUM_THREADS, else the CPUs that this process may use.
+    int size() const {
+        static const int count = [] {
+            const char* wanted = std::getenv("OMP_NUM_THREADS");
+            const int asked = wanted ? std::atoi(wanted) : 0;
+            return asked > 0 ? asked : int(std::max(1u, std::thread::hardware_concurrency()));
+        }();
+        return count;
+    }
 
     void run(const Job& job) {
         std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
