@@ -132,12 +132,10 @@ def test_training_gives_the_bits_of_inference() -> None:
 
 
 def test_operators_pass_opcheck() -> None:
-    for dtype in DTYPES:
-        x = torch.randn(3, 4, 40).to(dtype).requires_grad_()
-        w = torch.randn(40).requires_grad_()
-        torch.library.opcheck(torch.ops.logdiff.rms_norm.default, (x, w, 1e-6, 1.0))
-        torch.library.opcheck(torch.ops.logdiff.rms_norm.default, (x, None, 1e-6, 0.0))
-        torch.library.opcheck(torch.ops.logdiff.add_rms_norm.default, (x, strided(x.detach()), w, 1e-6, 0.0))
+    x, w = torch.randn(3, 4, 40).bfloat16().requires_grad_(), torch.randn(40).requires_grad_()
+    torch.library.opcheck(torch.ops.logdiff.rms_norm.default, (x, w, 1e-6, 1.0))
+    torch.library.opcheck(torch.ops.logdiff.rms_norm.default, (x, None, 1e-6, 0.0))
+    torch.library.opcheck(torch.ops.logdiff.add_rms_norm.default, (x, strided(x.detach()), w, 1e-6, 0.0))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
