@@ -270,7 +270,7 @@ AXES: dict[str, tuple[str, dict[str, Any]]] = {
     "two ranks with sinks": ("gpt-oss", {"tensor_parallel_size": 2}),
     "two expert ranks": ("qwen3-moe", {"tensor_parallel_size": 2, "enable_expert_parallel": True}),
     "two ranks, compiled": ("qwen3-moe", {"tensor_parallel_size": 2, "enforce_eager": False}),
-    "two ranks, tied head": ("gemma2", {"tensor_parallel_size": 2, "dtype": "float16"}),
+    "two ranks, tied head": ("gemma2", {"tensor_parallel_size": 2}),
 }
 
 
@@ -307,9 +307,12 @@ def test_random_combinations_are_zero(seed: int, tmp_path: Path, patch: pytest.M
     }
     if pick(True, False):
         more |= {"logprobs_mode": "processed_logprobs", "temperature": 0.7}
+    name = pick(*MODELS[:-1])
+    if name.startswith("gemma") and more["dtype"] == "float16":  # vLLM refuses that
+        more["dtype"] = "bfloat16"
     use(patch, tmp_path)
-    result = compare(tmp_path, build(pick(*MODELS[:-1])), **more)
-    assert result == (0, 5 * TOKENS), more
+    result = compare(tmp_path, build(name), **more)
+    assert result == (0, 5 * TOKENS), (name, more)
 
 
 @pytest.mark.slow(seconds=60)
@@ -406,7 +409,7 @@ def test_compiled_graphs_hold_aligned_operators_and_no_arithmetic_of_their_own(
         with rollout(tmp_path, build("qwen3"), enforce_eager=False):
             pass
     ours = {name.split(".")[1] for name in seen if name.startswith("logdiff.")}
-    assert {"linear", "linear_row", "rms_norm", "add_rms_norm", "rope", "swiglu", "embedding"} <= ours
+    assert {"linear", "linear_row", "rms_norm", "add_rms_norm", "rope", "glu", "embedding"} <= ours
     inexact = ("mm", "bmm", "addmm", "mean", "rsqrt", "pow", "sigmoid", "exp", "_softmax", "sum", "mul")
     assert not {name for name in seen if name.split(".")[0] == "aten" and name.split(".")[1] in inexact}, seen
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from logdiff_kernels import ops
 from logdiff_kernels.align import AlignSpec
@@ -151,9 +152,10 @@ def _rows(experts: Any, x: torch.Tensor, ids: torch.Tensor, leaves: int) -> torc
     """fp32 [T, k, H]: this rank's part of the down projection of every slot, +0 where its expert isn't here."""
     kind, interleaved = activation_of(experts)
     bias = getattr(experts, "w13_bias", None)
-    return moe_rows(
-        x, ids, experts.w13_weight, experts.w2_weight, leaves, bias, activation=kind, interleaved=interleaved
-    )
+    with _disable_current_modes():  # under a watching mode the operators would be traced, without other ranks' slots
+        return moe_rows(
+            x, ids, experts.w13_weight, experts.w2_weight, leaves, bias, activation=kind, interleaved=interleaved
+        )
 
 
 def _over_tensor_ranks(experts: Any, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
