@@ -242,7 +242,7 @@ def compare(folder: Path, model: Path | str, *, lengths: tuple[int, ...] = LENGT
 MODELS = ["llama", "qwen2", "qwen3", "qwen3-moe", "mistral", "gemma2", "gemma3", "gpt-oss", "smollm2"]
 
 
-@pytest.mark.slow(seconds=40)
+@pytest.mark.slow(seconds=40, alone=True)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_is_zero(name: str, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
     from logdiff_kernels.models import build
@@ -274,7 +274,7 @@ AXES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.slow(seconds=45)
+@pytest.mark.slow(seconds=45, alone=True)
 @pytest.mark.parametrize("axis", AXES)
 def test_every_axis_is_zero(axis: str, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
     from logdiff_kernels.models import build
@@ -285,7 +285,7 @@ def test_every_axis_is_zero(axis: str, tmp_path: Path, patch: pytest.MonkeyPatch
     assert compare(tmp_path, build(name), **more) == (0, count)
 
 
-@pytest.mark.slow(seconds=45)
+@pytest.mark.slow(seconds=45, alone=True)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_combinations_are_zero(seed: int, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
     from logdiff_kernels.models import build
@@ -315,7 +315,7 @@ def test_random_combinations_are_zero(seed: int, tmp_path: Path, patch: pytest.M
     assert result == (0, 5 * TOKENS), (name, more)
 
 
-@pytest.mark.slow(seconds=60)
+@pytest.mark.slow(seconds=60, alone=True)
 @pytest.mark.parametrize("name", ["qwen3", "gpt-oss", "gemma2"])
 def test_weights_that_come_by_reload_give_the_bits_of_a_fresh_engine(
     name: str, tmp_path: Path, patch: pytest.MonkeyPatch
@@ -356,7 +356,7 @@ CONTROLS = {
 }
 
 
-@pytest.mark.slow(seconds=30)
+@pytest.mark.slow(seconds=30, alone=True)
 @pytest.mark.parametrize("op", CONTROLS)
 def test_one_operator_left_stock_is_not_zero(op: str, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
     from logdiff_kernels.align import OPERATORS
@@ -372,7 +372,7 @@ def test_one_operator_left_stock_is_not_zero(op: str, tmp_path: Path, patch: pyt
         assert differing(whole, engine.do("force", whole, sampling=SAMPLING))[0] > 0
 
 
-@pytest.mark.slow(seconds=30)
+@pytest.mark.slow(seconds=30, alone=True)
 def test_after_restore_an_engine_has_the_native_bits(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
     from logdiff_kernels.models import build
 
@@ -389,7 +389,7 @@ def test_after_restore_an_engine_has_the_native_bits(tmp_path: Path, patch: pyte
         assert differing(before, engine.do("force", before, sampling=SAMPLING))[0] == 0
 
 
-@pytest.mark.slow(seconds=30)
+@pytest.mark.slow(seconds=30, alone=True)
 def test_compiled_graphs_hold_aligned_operators_and_no_arithmetic_of_their_own(
     tmp_path: Path, patch: pytest.MonkeyPatch
 ) -> None:
@@ -414,7 +414,7 @@ def test_compiled_graphs_hold_aligned_operators_and_no_arithmetic_of_their_own(
     assert not {name for name in seen if name.split(".")[0] == "aten" and name.split(".")[1] in inexact}, seen
 
 
-@pytest.mark.slow(seconds=40)
+@pytest.mark.slow(seconds=40, alone=True)
 @pytest.mark.parametrize(
     ("what", "args", "words"),
     [
@@ -434,7 +434,7 @@ def test_engine_features_that_are_not_covered_are_refused_by_name(
     assert refused.value.fatal
 
 
-@pytest.mark.slow(seconds=60)
+@pytest.mark.slow(seconds=60, alone=True)
 def test_smollm2_for_thousands_of_tokens(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
     from logdiff_kernels.models import build
 

@@ -109,7 +109,7 @@ def test_unpacked_wheel_runs_without_the_checkout(wheel: Path, tmp_path: Path) -
     assert '"logdiff-measure/1"' in done.stdout
 
 
-@pytest.mark.slow(seconds=90)
+@pytest.mark.slow(seconds=90, alone=True)
 def test_uvx_runs_the_command_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     env = {**os.environ, "UV_CACHE_DIR": str(tmp_path / "cache"), "UV_TOOL_DIR": str(tmp_path / "tools")}
     uvx = Path(sys.executable).with_name("uvx")
@@ -128,7 +128,7 @@ def _interpreter(version: str) -> str | None:
     return None
 
 
-@pytest.mark.slow(seconds=240)
+@pytest.mark.slow(seconds=240, alone=True)
 @pytest.mark.parametrize("version", ["3.10", "3.12", "3.13"])
 def test_server_side_works_on_other_pythons(version: str, wheel: Path, tmp_path: Path) -> None:
     """A real environment of that version with the wheel and its own dependencies; skipped where it is not installed."""
@@ -148,7 +148,7 @@ def test_server_side_works_on_other_pythons(version: str, wheel: Path, tmp_path:
     assert '"logdiff-measure/1"' in done.stdout
 
 
-@pytest.mark.slow(seconds=120)
+@pytest.mark.slow(seconds=120, alone=True)
 def test_editable_install_works_in_a_fresh_environment(tmp_path: Path) -> None:
     listed = _run("git", "ls-files", "-co", "--exclude-standard", cwd=ROOT).stdout.splitlines()
     source = tmp_path / "source"
@@ -170,7 +170,7 @@ def test_wheel_without_a_compiler_is_pure(wheel: Path) -> None:
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
 
 
-@pytest.mark.slow(seconds=300)
+@pytest.mark.slow(seconds=300, alone=True)
 @pytest.mark.timeout(2000)
 def test_compiled_wheel_runs_its_kernels_without_a_compiler(compiled_wheel: Path, tmp_path: Path) -> None:
     machine = platform.machine()
