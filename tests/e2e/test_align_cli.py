@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-pytestmark = pytest.mark.slow(seconds=600)
+pytestmark = pytest.mark.slow(seconds=600, alone=True)
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("LOGDIFF_ALIGN")} | {
     "OMP_NUM_THREADS": "2"
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow(seconds=400)
+pytestmark = pytest.mark.slow(seconds=400, alone=True)
 
 
 def demo(folder: Path, *options: str) -> tuple[dict[str, Any], str]:
