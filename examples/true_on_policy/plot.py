@@ -89,7 +89,7 @@ def _figure(runs: dict[str, Lines], title: str) -> Figure:
     )
     for axes, (name, value, wide) in zip(figure.subplots(2, 4).flat, panels, strict=True):
         _panel(axes, name, {mode: [value(x) for x in lines] for mode, lines in runs.items()}, wide)
-    figure.legend(*axes.get_legend_handles_labels(), loc="upper right", ncols=len(runs), frameon=False)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=len(runs), frameon=False)
     return figure
 
 
