@@ -36,7 +36,12 @@ FOLDER = ".jobs"
 KEPT = 100
 """Ended jobs that stay in memory."""
 
-WORKER = (sys.executable, "-m", "logdiff.mcp.worker")
+WORKER = (
+    sys.executable,
+    "-c",
+    # `-m` would import from the workspace first, and a workspace may well hold a folder `logdiff`: a checkout.
+    "import sys; sys.path[:] = [p for p in sys.path if p]; from logdiff.mcp.worker import main; sys.exit(main())",
+)
 
 
 @dataclass(slots=True)

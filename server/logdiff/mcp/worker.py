@@ -1,4 +1,4 @@
-"""The child process of one tool call: `python -m logdiff.mcp.worker`.
+"""The child process of one tool call (`jobs.WORKER`).
 
 It reads one JSON line `{"action", "arguments"}` from standard input and writes one JSON object per line on standard
 output: `{"event": "progress", ...}`, then `{"event": "result", "data": {...}, "exit_code": n}` or

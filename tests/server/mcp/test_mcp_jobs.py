@@ -150,6 +150,19 @@ def test_an_unknown_job_is_refused_with_the_known_ones(fake_jobs: Jobs) -> None:
     assert job.record.job_id in refused.value.hint
 
 
+def test_a_worker_imports_nothing_from_the_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A workspace that holds a checkout named `logdiff`, or any module's name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logdiff").mkdir()
+    (tmp_path / "yaml.py").write_text("raise SystemExit('imported from the workspace')\n")
+    (tmp_path / "json.py").write_text("raise SystemExit('imported from the workspace')\n")
+    jobs = Jobs(tmp_path, tmp_path / "logs")
+    job = jobs.start("logdiff_run", "run", {"run_file": str(tmp_path / "absent.yaml")}, "")
+    assert job.wait(30)
+    assert job.record.error is not None
+    assert job.record.error["type"] == "InputError", job.record.error
+
+
 def test_a_worker_ends_when_its_server_is_killed(tmp_path: Path) -> None:
     """The real worker: its standard input is the lifeline."""
     script = (
