@@ -128,7 +128,10 @@ def _usage(error: typer.TyperException) -> InputError:
 
 
 def _terminate_like_interrupt() -> None:
-    """SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that engines and their processes are closed."""
+    """SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that engines and their processes are closed.
+
+    A SIGHUP that is ignored when the command starts stays ignored: that is what `nohup` asks for.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -136,6 +139,7 @@ def _terminate_like_interrupt() -> None:
     handler: Callable[[int, FrameType | None], Any] = stop
     try:
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, handler)
+            if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, handler)
     except ValueError:  # not the main thread: the host process keeps its own handlers
         return

@@ -115,4 +115,5 @@ def _end_on_signals(jobs: Jobs) -> None:
         threading.Thread(target=end).start()
 
     for number in _SIGNALS:
-        signal.signal(number, stop)
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup's wish stands
+            signal.signal(number, stop)

@@ -107,7 +107,8 @@ def end_children(grace: float = 2.0) -> None:
 def end_children_on_signals() -> None:
     """Make SIGTERM and SIGHUP end the children first, for the main thread of a command or a server.
 
-    Without it (or on SIGKILL) runners still end by themselves when their standard input closes.
+    An ignored SIGHUP (`nohup`) stays ignored. Without these handlers (or on SIGKILL) runners still end by themselves
+    when their standard input closes.
     """
 
     def handler(number: int, _frame: FrameType | None) -> None:
@@ -116,7 +117,8 @@ def end_children_on_signals() -> None:
         os.kill(os.getpid(), number)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, handler)
+        if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 atexit.register(end_children)

@@ -352,6 +352,26 @@ def test_sigterm_prints_a_cancelled_error_and_exits_2(tmp_path: Path) -> None:
     assert json.loads(out)["error"]["type"] == "CancelledError"
 
 
+@pytest.mark.parametrize("nohup", [True, False])
+def test_a_hang_up_ends_a_command_unless_it_is_ignored_from_the_start(nohup: bool, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    command = [sys.executable, "-m", "logdiff", "measure", "pipe", "--json"]
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    time.sleep(3)  # it waits for a writer of the pipe
+    process.send_signal(signal.SIGHUP)
+    if nohup:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2)
+        process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert json.loads(out)["error"]["type"] == "CancelledError"
+
+
 def test_help_needs_no_heavy_package_and_names_every_command() -> None:
     program = (
         "import sys, logdiff.cli.app as app\n"
