@@ -95,8 +95,8 @@ def _layout(
     (_, heads, dim), kv_heads, dim_v = q, k[-2], v[-1]
     if k[-1] != dim or v[-2] != kv_heads or (len(k) == 4 and k[:2] != v[:2]):
         raise InputError("attention: q, k and v don't fit each other", value=[tuple(x) for x in shapes])
-    if kv_heads == 0 or heads % kv_heads:
-        raise InputError("attention: query heads are no multiple of the key heads", value=(heads, kv_heads))
+    if kv_heads == 0 or heads == 0 or heads % kv_heads:
+        raise InputError("attention: query heads are no positive multiple of the key heads", value=(heads, kv_heads))
     if tuple(out) != (q[0], heads, dim_v):
         raise InputError("attention: out has another shape than the result", value=tuple(out))
     if any(stride[-1] != 1 and shape[-1] > 1 for shape, stride in zip(shapes, strides, strict=True)):
@@ -267,12 +267,14 @@ def paged_attention(
         cu_q.dim() != 1
         or batch < 0
         or seq_lens.dim() != 1
+        or seq_lens.is_floating_point()
+        or block_table.is_floating_point()
         or seq_lens.numel() < batch
         or block_table.dim() != 2
         or block_table.shape[0] < batch
     ):
         raise InputError(
-            "paged_attention: seq_lens and block_table have fewer sequences than cu_q",
+            "paged_attention: seq_lens and block_table are integers of at least the sequences of cu_q",
             value=(tuple(seq_lens.shape), tuple(block_table.shape), tuple(cu_q.shape)),
         )
     narrow = cu_q.dtype == torch.int32 and seq_lens.dtype == torch.int32
@@ -280,6 +282,8 @@ def paged_attention(
         cu_q, seq_lens = _starts(cu_q, "cu_q"), seq_lens.to(torch.int64)
     cu_q, seq_lens = cu_q.contiguous(), seq_lens.contiguous()
     if block_table.dtype != torch.int32 or block_table.stride(1) != 1:
+        if block_table.dtype == torch.int64:  # what 32 bits can't hold becomes a block that isn't there
+            block_table = block_table.clamp(-1, 2**31 - 1)
         block_table = block_table.to(torch.int32).contiguous()
     record.narrow, record.batch, record.sinks = int(narrow), batch, _pointer(sinks32)
     record.q_start, record.k_len, record.block_table = cu_q.data_ptr(), seq_lens.data_ptr(), block_table.data_ptr()

@@ -16,10 +16,10 @@ _P, _L, _I = c_void_p, c_int64, c_int32
 _SIGNATURES: dict[str, list[Any]] = {
     "ld_moe_sort": [*[_P] * 5, *[_L] * 3],
     "ld_moe_gather": [*[_P] * 3, *[_L] * 4, _I],
-    "ld_moe_combine": [*[_P] * 7, *[_L] * 3, _I, _I],
-    "ld_moe_combine_backward": [*[_P] * 6, *[_L] * 3, _I],
+    "ld_moe_combine": [*[_P] * 7, *[_L] * 5, _I, _I],
+    "ld_moe_combine_backward": [*[_P] * 6, *[_L] * 4, _I],
 }
-_DUPLICATE, _NO_SUCH_EXPERT = -10, -11
+_DUPLICATE, _NO_SUCH_EXPERT, _NO_SUCH_ROW = -10, -11, -12
 
 
 @cache
@@ -38,6 +38,7 @@ def sort(ids: Tensor, experts: int, logical: Tensor | None) -> tuple[Tensor, Ten
         InputError: an expert twice in one token, or one that isn't there.
     """
     ids = ids.contiguous()
+    logical = None if logical is None else logical.contiguous()
     tokens, k = ids.shape
     offsets = torch.empty(experts + 1, dtype=torch.int64)
     order = torch.empty(tokens * k, dtype=torch.int64)
@@ -90,7 +91,8 @@ def combine(
     shared: Tensor | None,
 ) -> Tensor:
     """The sum of each token's rows of y [rows, H], lowest logical expert first, shared last: [T, H] like y."""
-    y, ids = y.contiguous(), ids.contiguous()
+    y, ids, position = y.contiguous(), ids.contiguous(), position.contiguous()
+    logical = None if logical is None else logical.contiguous()
     weights = None if weights is None else weights.contiguous()
     shared = None if shared is None else shared.contiguous()
     out = torch.empty((ids.shape[0], y.shape[1]), dtype=y.dtype)
@@ -105,12 +107,22 @@ def combine(
         ids.shape[0],
         ids.shape[1],
         y.shape[1],
+        y.shape[0],
+        0 if logical is None else logical.shape[0],
         DTYPE_CODES[y.dtype],
         0 if shared is None else DTYPE_CODES[shared.dtype],
     )
-    if status:
-        check("ld_moe_combine", status)
+    _refuse("ld_moe_combine", status, y)
     return out
+
+
+def _refuse(name: str, status: int, y: Tensor) -> None:
+    if status == _NO_SUCH_ROW:
+        raise InputError(f"aligned moe: a position beyond the {y.shape[0]} rows", value=tuple(y.shape))
+    if status == _NO_SUCH_EXPERT:
+        raise InputError("aligned moe: an id that has no logical expert", value=tuple(y.shape))
+    if status:
+        check(name, status)
 
 
 def combine_backward(dout: Tensor, y: Tensor, weights: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,8 +140,8 @@ def combine_backward(dout: Tensor, y: Tensor, weights: Tensor, position: Tensor)
         weights.shape[0],
         weights.shape[1],
         y.shape[1],
+        y.shape[0],
         DTYPE_CODES[y.dtype],
     )
-    if status:
-        check("ld_moe_combine_backward", status)
+    _refuse("ld_moe_combine_backward", status, y)
     return dy, dweights

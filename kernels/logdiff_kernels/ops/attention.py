@@ -10,16 +10,22 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from logdiff_kernels.cpu import attention as cpu
+from logdiff_kernels.ops.direct import refuse_tangents
 
 
 def _through_dispatcher(*tensors: Tensor | None) -> bool:
+    if forward_ad._current_level >= 0:
+        refuse_tangents(*tensors)
     if torch.compiler.is_compiling():
         return True
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
         return True
-    return any(x is not None and type(x) is not Tensor and type(x) is not torch.nn.Parameter for x in tensors)
+    return any(
+        x is not None and ((type(x) is not Tensor and type(x) is not torch.nn.Parameter) or x.is_neg()) for x in tensors
+    )
 
 
 @overload

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch._C import _len_torch_dispatch_stack as torch_modes
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.nn import Parameter
 
@@ -13,7 +14,15 @@ from logdiff_kernels.errors import InputError, UnsupportedError
 
 
 def direct(*tensors: Tensor | None) -> bool:
-    """Whether nothing needs a gradient, nothing is being traced and all are plain tensors."""
+    """Whether nothing needs a gradient, nothing is being traced and all are plain tensors.
+
+    A view of negated memory isn't plain: the dispatcher makes the copy.
+
+    Raises:
+        UnsupportedError: a tensor carries a tangent of forward-mode differentiation.
+    """
+    if forward_ad._current_level >= 0:
+        refuse_tangents(*tensors)
     if is_compiling() or torch_modes():
         return False
     graph = torch.is_grad_enabled()
@@ -22,9 +31,18 @@ def direct(*tensors: Tensor | None) -> bool:
             if graph and x.requires_grad:
                 return False
             kind = type(x)
-            if kind is not Tensor and kind is not Parameter:
+            if (kind is not Tensor and kind is not Parameter) or x.is_neg():
                 return False
     return True
+
+
+def refuse_tangents(*tensors: Tensor | None) -> None:
+    """Raise `UnsupportedError` for a tangent: torch would drop it without a word."""
+    for x in tensors:
+        if x is not None and forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]
+            raise UnsupportedError(
+                "aligned operators have no forward-mode derivatives", value=tuple(x.shape), hint="backward()"
+            )
 
 
 def plain(x: Tensor) -> bool:

@@ -5,19 +5,25 @@ from __future__ import annotations
 import math
 
 import torch
+from torch.autograd import forward_ad
 
 from logdiff_kernels.contract.linear import row_leaves
 from logdiff_kernels.cpu import linear as cpu
 from logdiff_kernels.cpu.library import DTYPE_CODES as DTYPES
 from logdiff_kernels.errors import InputError, UnsupportedError
+from logdiff_kernels.ops.direct import refuse_tangents
 
 _PLAIN = torch.Tensor.__torch_dispatch__
 
 
 def direct(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> bool:
     """Whether the dispatcher is not needed: plain tensors, nothing wants a gradient, nothing is being traced."""
+    if forward_ad._current_level >= 0:
+        refuse_tangents(x, weight, bias)
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False
+    if x.is_neg() or (weight is not None and weight.is_neg()) or (bias is not None and bias.is_neg()):
+        return False  # a view of negated memory: the dispatcher makes the copy
     if type(x).__torch_dispatch__ is not _PLAIN or (
         weight is not None and type(weight).__torch_dispatch__ is not _PLAIN
     ):
@@ -55,6 +61,16 @@ def check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> N
     )
 
 
+def _result(x: torch.Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
+    if out_dtype is None:
+        return x.dtype
+    if out_dtype not in DTYPES:
+        raise UnsupportedError(
+            f"aligned linear: no results of {out_dtype}", value=str(out_dtype), hint="bfloat16, float16 or float32"
+        )
+    return out_dtype
+
+
 def flat(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, plan: int, count: int
 ) -> torch.Tensor:
@@ -72,7 +88,7 @@ def linear(
     check(x, weight, bias)
     if weight.dim() != 2:
         raise InputError("aligned linear: weight is [N, K]", value=tuple(weight.shape))
-    dtype = x.dtype if out_dtype is None else out_dtype
+    dtype = _result(x, out_dtype)
     if row:
         return flat(x, weight, bias, dtype, cpu.TREE, row_leaves(x.shape[-1]))
     return flat(x, weight, bias, dtype, cpu.SINGLE, 1)
@@ -116,7 +132,7 @@ def grouped_linear(
         )
     offsets = group_offsets(offsets, x.shape[0])
     plan, count = (cpu.TREE, row_leaves(x.shape[1])) if row else (cpu.SINGLE, 1)
-    return cpu.grouped_matmul(x, offsets, weight, bias, x.dtype if out_dtype is None else out_dtype, plan, count)
+    return cpu.grouped_matmul(x, offsets, weight, bias, _result(x, out_dtype), plan, count)
 
 
 def group_offsets(offsets: torch.Tensor, rows: int) -> torch.Tensor:

@@ -113,7 +113,7 @@ def logprob_partial(
     if ranks not in (1, 2, 4, 8) or not 0 <= rank < ranks:
         raise UnsupportedError("aligned logprob: the ranks don't divide 8 leaves", value=(rank, ranks))
     heat = _temperature(temperature, logits)
-    _check(logits, ids, heat, vocab_size)
+    _check(logits, ids, heat, vocab_size, whole=False)
     width = (vocab_size + 63) // 64 * 64 // ranks
     first, columns = rank * width, logits.shape[1]
     if columns < min(width, vocab_size - first) or (columns > width and rank < ranks - 1):
@@ -164,12 +164,17 @@ def _temperature(temperature: float | Tensor, logits: Tensor) -> Tensor | None:
     return temperature.detach().to(torch.float32).contiguous()
 
 
-def _check(logits: Tensor, ids: Tensor | None, temperature: Tensor | None, vocabulary: int) -> None:
+def _check(
+    logits: Tensor, ids: Tensor | None, temperature: Tensor | None, vocabulary: int, *, whole: bool = True
+) -> None:
     check_fp32("logprob", logits, temperature)
-    fits = logits.dim() == 2 and (temperature is None or temperature.shape == logits.shape[:1]) and vocabulary > 0
+    fits = logits.dim() == 2 and (temperature is None or temperature.shape == logits.shape[:1])
+    fits = fits and vocabulary > 0 and (vocabulary <= logits.shape[-1] or not whole)
     if ids is not None:
         fits = fits and ids.shape == logits.shape[:1] and ids.dtype == torch.int64 and ids.is_cpu
-    check_shapes("logprob", fits, "logits [T, V], ids int64 [T], temperature [T]", logits, ids, temperature)
+    check_shapes(
+        "logprob", fits, "logits [T, V'], 0 < V <= V', ids int64 [T], temperature [T]", logits, ids, temperature
+    )
 
 
 @torch.library.custom_op("logdiff::logprob", mutates_args=(), device_types="cpu")

@@ -105,6 +105,10 @@ def moe_rows(
     `down` belongs after the tree. No gradient. `leaves` = row_leaves(I) / ranks for the unsharded I; gate_up and down
     hold this rank's I.
     """
+    fits = x.dim() == ids.dim() == 2 and x.shape[0] == ids.shape[0] and gate_up.dim() == down.dim() == 3
+    fits = fits and gate_up.shape[0] == down.shape[0]
+    check_shapes("moe", fits, "x [T, H], ids [T, k], gate_up [E, 2I, H], down [E, H, I]", x, ids, gate_up, down)
+    check_floats("moe", x, gate_up, down)
     offsets, order, position = _sort(ids, gate_up.shape[0], expert_ids)
     rows = _gather(x, ids, order, position, expert_ids)
     hidden = _activated(grouped_linear(rows, offsets, gate_up, gate_up_bias), activation, interleaved)
@@ -143,9 +147,27 @@ def moe_combine(
         expert_ids: int64 [E], the logical expert of each id; None: the id itself.
         shared: [T, H].
     """
+    _check_combine(y, weights, ids, position, expert_ids, shared)
     if direct(y, weights, shared):
         return cpu.combine(y, weights, ids, position, expert_ids, shared)
     return torch.ops.logdiff.moe_combine(y, weights, ids, position, expert_ids, shared)  # type: ignore[no-any-return]
+
+
+def _check_combine(
+    y: Tensor, weights: Tensor, ids: Tensor, position: Tensor, expert_ids: Tensor | None, shared: Tensor | None
+) -> None:
+    check_fp32("moe", weights)
+    check_floats("moe", y, shared)
+    fits = (
+        y.dim() == ids.dim() == 2
+        and ids.shape == weights.shape
+        and position.shape == (ids.numel(),)
+        and ids.dtype == position.dtype == torch.int64
+        and (expert_ids is None or (expert_ids.dim() == 1 and expert_ids.dtype == torch.int64))
+        and (shared is None or (shared.shape[0] == ids.shape[0] and shared.shape[1:] == y.shape[1:]))
+    )
+    expected = "y [rows, H], weights [T, k], ids int64 [T, k], position int64 [T*k], shared [T, H]"
+    check_shapes("moe", fits, expected, y, weights, ids, position, expert_ids, shared)
 
 
 def _activated(fused: Tensor, activation: Activation, interleaved: bool) -> Tensor:

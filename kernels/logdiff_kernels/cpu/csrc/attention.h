@@ -86,8 +86,9 @@ inline int check_arguments(const ld_attention_args& a) {
             if (keys < 0 || a.k_start[b] < 0 || a.k_start[b] + keys > a.k_rows) return kBadKeyStarts;
             continue;
         }
-        const int64_t pages = (keys + a.block_size - 1) / a.block_size;
-        if (keys < 0 || pages > a.table_columns) return kBadLengths;
+        if (keys < 0 || (keys > 0 && a.block_size < 1)) return kBadLengths;
+        const int64_t pages = keys == 0 ? 0 : (keys - 1) / a.block_size + 1;
+        if (pages > a.table_columns) return kBadLengths;
         for (int64_t i = 0; i < pages; ++i) {
             const int64_t page = a.block_table[b * a.table_row + i];
             if (page < 0 || page >= a.k_rows) return kBadPage;

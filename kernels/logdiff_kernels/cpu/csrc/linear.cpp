@@ -1,4 +1,5 @@
 // Matrix products: linear, linear_row, their gradients, per-expert groups, and the tree over ranks.
+#include <algorithm>
 #include <vector>
 
 #include "expln.h"
@@ -16,6 +17,11 @@ int check(const Product& p, const Plan& plan) {
     if (plan.kind < kSingle || plan.kind > kBlocks || plan.count < 1) return kBadArgument;
     if (plan.kind == kTree && (plan.count & (plan.count - 1) || plan.count > 64 || p.k % plan.count)) return kBadArgument;
     return kOk;
+}
+
+// Group starts from 0 upwards; the caller has compared the last with the number of rows.
+bool rising(const int64_t* offsets, int64_t groups) {
+    return offsets[0] == 0 && std::is_sorted(offsets, offsets + groups + 1);
 }
 
 }  // namespace
@@ -78,9 +84,9 @@ LD_API int ld_grouped_outer(int64_t groups, const int64_t* offsets, int64_t m, i
         const auto shift = [](const void* p, int32_t dtype, int64_t elements) {
             return static_cast<const char*>(p) + elements * (dtype == kF32 ? 4 : 2);
         };
+        if (!rising(offsets, groups)) return int(kBadShape);
         for (int64_t e = 0; e < groups; ++e) {
             const int64_t first = offsets[e], rows = offsets[e + 1] - first;
-            if (rows < 0) return int(kBadShape);
             const Product p{m,
                             n,
                             rows,
@@ -103,6 +109,7 @@ LD_API int ld_grouped_row_sum(int64_t groups, const int64_t* offsets, int64_t n,
                               int64_t a_row, void* c, int32_t c_dtype, int64_t c_group, int64_t block) {
     return guard([&] {
         if (block < 1) return int(kBadArgument);
+        if (!rising(offsets, groups)) return int(kBadShape);
         return dispatch(a_dtype, [&](auto from) {
             return dispatch(c_dtype, [&](auto to) {
                 using A = decltype(from);

@@ -12,7 +12,7 @@ using namespace ld;
 
 template <class T> using Stored = typename T::type;
 
-enum MoeStatus : int { kDuplicate = -10, kNoSuchExpert = -11 };
+enum MoeStatus : int { kDuplicate = -10, kNoSuchExpert = -11, kNoSuchRow = -12 };
 
 // Slots of one token in the order of their logical experts, those without a row (position < 0) left out.
 int64_t order_slots(const int64_t* ids, const int64_t* position, const int64_t* logical, int64_t k, int64_t* slots) {
@@ -77,11 +77,17 @@ LD_API int ld_moe_gather(const void* x, const int64_t* order, void* out, int64_t
 }
 
 // out [T, H] = the sum over a token's slots, lowest logical expert first, of w*y (Mul, Add); then + shared; one cast.
-// y [rows, H] contiguous, row position[slot]; weights [T, k] or null (all 1); shared [T, H] contiguous or null.
+// y [rows, H] contiguous, row position[slot]; weights [T, k] or null (all 1); shared [T, H] contiguous or null; logical
+// [experts] or null. kNoSuchRow, kNoSuchExpert: a position or an id beyond them.
 LD_API int ld_moe_combine(const void* y, const float* weights, const int64_t* ids, const int64_t* position,
                           const int64_t* logical, const void* shared, void* out, int64_t tokens, int64_t k,
-                          int64_t width, int32_t dtype, int32_t shared_dtype) {
+                          int64_t width, int64_t rows, int64_t experts, int32_t dtype, int32_t shared_dtype) {
     return guard([&] {
+        for (int64_t slot = 0; slot < tokens * k; ++slot) {
+            if (position[slot] >= rows) return int(kNoSuchRow);
+            if (logical != nullptr && position[slot] >= 0 && (ids[slot] < 0 || ids[slot] >= experts))
+                return int(kNoSuchExpert);
+        }
         return dispatch(dtype, [&](auto tag) {
             using T = decltype(tag);
             return dispatch(shared_dtype, [&](auto shared_tag) {
@@ -115,8 +121,10 @@ LD_API int ld_moe_combine(const void* y, const float* weights, const int64_t* id
 // dy[row] = RINT(w * dout[t]); dweights[slot] = R64(dout[t] * y[row]), +0 where a slot has no row.
 LD_API int ld_moe_combine_backward(const void* dout, const void* y, const float* weights, const int64_t* position,
                                    void* dy, float* dweights, int64_t tokens, int64_t k, int64_t width,
-                                   int32_t dtype) {
+                                   int64_t rows, int32_t dtype) {
     return guard([&] {
+        for (int64_t slot = 0; slot < tokens * k; ++slot)
+            if (position[slot] >= rows) return int(kNoSuchRow);
         return dispatch(dtype, [&](auto tag) {
             using T = decltype(tag);
             parallel_for(tokens * k, row_grain(width), [&](int64_t begin, int64_t end) {

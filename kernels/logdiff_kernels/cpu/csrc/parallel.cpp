@@ -4,6 +4,7 @@
 #include <link.h>
 #include <pthread.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
@@ -62,9 +63,16 @@ Runtime find_runtime() {
     return r.complete() ? r : Runtime();
 }
 
+std::atomic<bool> used_runtime{false}, forked{false};
+
+// The runtime's threads don't follow a fork, and a parallel region of the child would wait for them forever: a child of
+// a process that had one runs on threads of its own.
 const Runtime& runtime() {
-    static const Runtime found = find_runtime();
-    return found;
+    static const Runtime none, found = [] {
+        pthread_atfork(nullptr, nullptr, [] { forked = used_runtime.load(); });
+        return find_runtime();
+    }();
+    return forked ? none : found;
 }
 
 struct Job {
@@ -178,6 +186,7 @@ void run_workers(int count, void (*job)(void*, int), void* context) {
         the_pool().run(work);
         return;
     }
+    used_runtime = true;
     // The runtime may give fewer threads than asked for: each takes every num_threads-th worker.
     r.parallel(
         [](void* opaque) {
