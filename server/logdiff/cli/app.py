@@ -71,7 +71,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         return _run(argv, out)
     except KeyboardInterrupt:
-        return _report(out, _cancelled())
+        return _report(out, _cancelled(argv))
     finally:
         out.close()
 
@@ -80,7 +80,7 @@ def _run(argv: Sequence[str], out: Output) -> int:
     try:
         code = build()(args=list(argv), standalone_mode=False, obj=out, prog_name="logdiff")
         if code == _INTERRUPTED:
-            return _report(out, _cancelled())
+            return _report(out, _cancelled(argv))
         out.flush()
         return code if isinstance(code, int) else 0
     except Exception as error:
@@ -91,8 +91,13 @@ _INTERRUPTED = 130
 """What typer makes of a KeyboardInterrupt inside a command."""
 
 
-def _cancelled() -> CancelledError:
-    return CancelledError("cancelled", hint="what was captured stays in the case; run again with the same --case")
+def _cancelled(argv: Sequence[str]) -> CancelledError:
+    hints = {
+        "run": "what was captured stays in the case; run again with the same --case",
+        "demo": "what was captured stays in the case; run again with the same --case",
+        "align": "`logdiff align status` says what is on, whatever was cut off",
+    }
+    return CancelledError("cancelled", hint=hints.get(next(iter(argv), ""), "run the command again"))
 
 
 def _report(out: Output, error: Exception) -> int:

@@ -352,6 +352,14 @@ def test_sigterm_prints_a_cancelled_error_and_exits_2(tmp_path: Path) -> None:
     assert json.loads(out)["error"]["type"] == "CancelledError"
 
 
+@pytest.mark.parametrize(
+    ("command", "hint"), [("run", "the same --case"), ("demo", "the same --case"), ("align", "logdiff align status")]
+)
+def test_a_cancelled_command_says_how_to_go_on_with_options_that_it_has(command: str, hint: str) -> None:
+    assert hint in app._cancelled([command, "plan", "x.yaml"]).hint
+    assert "--case" not in app._cancelled(["kernels", "build"]).hint
+
+
 @pytest.mark.parametrize("nohup", [True, False])
 def test_a_hang_up_ends_a_command_unless_it_is_ignored_from_the_start(nohup: bool, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
