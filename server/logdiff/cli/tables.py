@@ -209,7 +209,7 @@ def _value(value: Any) -> str:
 def plan_table(data: dict[str, Any]) -> list[Any]:
     """The operators of a plan by side, what isn't covered, and how to go on."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("operator", *data["sides"], "why"):
+    for heading in ("operator", *(f"cost of {side}" for side in data["sides"]), "why"):
         table.add_column(heading, overflow="fold")
     rows: dict[str, dict[str, Any]] = {}
     for row in data["operators"]:
@@ -219,7 +219,7 @@ def plan_table(data: dict[str, Any]) -> list[Any]:
     lines = [f"{item['side']}: {item['module']} can't be aligned: {item['why']}" for item in data["not_covered"]]
     lines += [f"{item['side']}: not checked yet: {item['why']}" for item in data["unchecked"]]
     measured = data["cost"]["measured_on"]
-    note = f"cost: {data['cost']['unit']}, measured on {measured}" if measured else "cost: not measured"
+    note = f"cost: {data['cost']['unit']}, measured on {measured}" if measured else "cost: not measured, so unknown"
     lines += [note, f"overlay: {data['overlay']}"]
     if not data["not_covered"]:
         lines.append(f"next: logdiff align apply {data['id']}")
