@@ -10,14 +10,18 @@ from typing import Any
 Call = Callable[[], Any]
 
 
-def compare(case: str, ours: Call, peers: dict[str, Call], *, seconds: float = 0.4, rounds: int = 15) -> list[dict[str, Any]]:
+def compare(
+    case: str, ours: Call, peers: dict[str, Call], *, seconds: float | None = 0.4, rounds: int = 15
+) -> list[dict[str, Any]]:
     """One row per peer: {case, ours_ms, peer, peer_ms, ratio, spread}.
 
-    In each round every call is repeated for about `seconds / rounds / calls`; times are medians over rounds, `ratio` is
-    the median of the rounds' ratios (peer time / our time) and `spread` half their 10 to 90 percent range, relative.
+    In each round every call is repeated for about `seconds / rounds / calls`; `seconds=None`: called once, for calls
+    that take seconds. Times are medians over rounds, `ratio` is the median of the rounds' ratios (peer time / our
+    time) and `spread` half their 10 to 90 percent range, relative.
     """
     calls = {"": ours, **peers}
-    repeats = {name: _repeats(call, seconds / rounds / len(calls)) for name, call in calls.items()}
+    share = None if seconds is None else seconds / rounds / len(calls)
+    repeats = {name: 1 if share is None else _repeats(call, share) for name, call in calls.items()}
     times: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(rounds):
         names = list(calls)

@@ -103,7 +103,10 @@ def _kernels_selftest(task: dict[str, Any], progress: Progress) -> TaskOutput:
 
 
 def _kernels_bench(task: dict[str, Any], progress: Progress) -> TaskOutput:
-    """Every benchmark of `benchmarks/operators` that has a `run() -> rows`, or the named ones."""
+    """Every benchmark of `benchmarks/operators` that has a `run(cases, quick) -> rows`, or the named ones.
+
+    `families` holds names of files, or of single cases.
+    """
     import importlib
     import pkgutil
     import sys
@@ -118,15 +121,20 @@ def _kernels_bench(task: dict[str, Any], progress: Progress) -> TaskOutput:
     names = sorted(m.name for m in pkgutil.iter_modules([str(folder)]) if not m.name.startswith("_"))
     modules = {name: importlib.import_module(f"benchmarks.operators.{name}") for name in names}
     families = {name: module for name, module in modules.items() if hasattr(module, "run")}
-    wanted = task.get("families") or list(families)
-    unknown = [name for name in wanted if name not in families]
-    if unknown:
-        raise InputError("no such benchmark", value=unknown[0], hint=f"one of: {', '.join(families)}")
+    cases = {case: name for name, module in families.items() for case in module.CASES}
+    chosen: dict[str, list[str]] = {}
+    for wanted in task.get("families") or list(families):
+        if wanted not in families and wanted not in cases:
+            raise InputError("no such benchmark", value=wanted, hint=f"one of: {', '.join([*families, *cases])}")
+        of = cases.get(wanted, wanted)
+        chosen.setdefault(of, []).extend([wanted] if wanted in cases else families[wanted].CASES)
     rows: list[dict[str, Any]] = []
-    for done, name in enumerate(wanted):
-        progress(done, len(wanted), "family", name)
-        rows += families[name].run()
-    return TaskOutput(data={"format": "logdiff-bench/1", "results": rows})
+    for done, (name, some) in enumerate(chosen.items()):
+        progress(done, len(chosen), "family", name)
+        rows += families[name].run(tuple(dict.fromkeys(some)), quick=bool(task.get("quick")))
+    measured = [row for row in rows if "skipped" not in row]
+    skipped = [{"case": row["case"], "reason": row["skipped"]} for row in rows if "skipped" in row]
+    return TaskOutput(data={"format": "logdiff-bench/1", "results": measured, "skipped": skipped})
 
 
 _ACTIONS: dict[str, Callable[[dict[str, Any], Progress], TaskOutput]] = {

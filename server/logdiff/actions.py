@@ -461,6 +461,7 @@ def kernels(
     provider: str = "cpu",
     arch: str | None = None,
     families: Sequence[str] = (),
+    quick: bool = False,
     python: str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Done:
@@ -471,7 +472,8 @@ def kernels(
             `selftest` (`logdiff-selftest/1`), `bench` (`logdiff-bench/1`).
         provider: one of `KERNEL_PROVIDERS`; this version has `cpu`.
         arch: NPU architecture, for `ascendc` and `twin` only.
-        families: which benchmarks; default: all.
+        families: which benchmarks, by family or case; default: all.
+        quick: `bench` takes less time for each case.
         python: interpreter with torch.
         on_progress: takes progress.
 
@@ -488,7 +490,7 @@ def kernels(
         raise InputError(
             "--arch is for NPU providers", value=arch, hint="leave it out; LOGDIFF_CPU_ISA chooses a CPU's"
         )
-    fields = {"families": list(families)} if what == "bench" else {}
+    fields = {"families": list(families), "quick": quick} if what == "bench" else {}
     data = run_kernels(what, python, on_progress, **fields)
     if what in ("list", "build"):
         return Done({"format": "logdiff-kernels/1", **data})

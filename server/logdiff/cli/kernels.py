@@ -61,15 +61,16 @@ def bench(
     ctx: typer.Context,
     family: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Argument(metavar="FAMILY", help="Benchmarks to run (default: all)."),
+        typer.Argument(metavar="FAMILY", help="Benchmarks to run: families or cases (default: all)."),
     ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="At most about 20 s for each case.")] = False,
     provider: Provider = "cpu",
     arch: Arch = None,
     python: options.Python = None,
     as_json: options.Json = False,
 ) -> None:
     """Time the kernels against what a model runs without them; ratio = peer's time / ours."""
-    _do(ctx, "bench", provider, arch, python, family or [])
+    _do(ctx, "bench", provider, arch, python, family or [], quick)
 
 
 def _do(
@@ -79,6 +80,7 @@ def _do(
     arch: str | None,
     python: str | None,
     families: list[str] | None = None,
+    quick: bool = False,
 ) -> None:
     from logdiff import actions
     from logdiff.cli.tables import bench_table, kernels_table, selftest_table
@@ -86,7 +88,13 @@ def _do(
     out: Output = ctx.obj
     with ProgressView() as view:
         done = actions.kernels(
-            what=what, provider=provider, arch=arch, python=python, families=families or [], on_progress=view
+            what=what,
+            provider=provider,
+            arch=arch,
+            python=python,
+            families=families or [],
+            quick=quick,
+            on_progress=view,
         )
     if out.as_json:
         out.json(done.data)

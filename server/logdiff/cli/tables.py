@@ -277,9 +277,11 @@ def selftest_table(data: dict[str, Any]) -> list[Any]:
 def bench_table(data: dict[str, Any]) -> list[Any]:
     """One row per case and peer."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("case", "ours (ms)", "peer", "peer (ms)", "ratio", "spread"):
-        table.add_column(heading, justify="left" if heading in ("case", "peer") else "right", no_wrap=True)
+    left = ("case", "shape", "peer")
+    for heading in ("case", "shape", "ours (ms)", "peer", "peer (ms)", "ratio", "spread"):
+        table.add_column(heading, justify="left" if heading in left else "right", no_wrap=True)
     for row in data["results"]:
         figures = (number(row["ours_ms"], 3), row["peer"], number(row["peer_ms"], 3))
-        table.add_row(row["case"], *figures, f"{row['ratio']:.2f}", f"{row['spread']:.2f}")
-    return [table, "ratio: peer's time / ours"]
+        table.add_row(row["case"], row.get("shape", ""), *figures, f"{row['ratio']:.2f}", f"{row['spread']:.2f}")
+    skipped = [visible(f"{row['case']} skipped: {row['reason']}", 400) for row in data.get("skipped", [])]
+    return [table, *skipped, "ratio: peer's time / ours"]
