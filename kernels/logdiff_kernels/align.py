@@ -91,7 +91,7 @@ def load(path: Path, side: str | None = None) -> AlignSpec | None:
     where = str(path)
     try:
         data = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(
             f"the alignment overlay can't be read: {error}", value=where, hint=f"unset {VARIABLE}, or apply again"
         ) from error

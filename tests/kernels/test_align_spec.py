@@ -78,6 +78,18 @@ def test_an_overlay_that_is_gone_is_an_error_and_not_native(tmp_path: Path, monk
         from_environment("rollout")
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"", bytes(range(256)), b"[" * 100_000, b'{"format": ' + b"9" * 10_000 + b"}"],
+    ids=["empty", "binary", "deep", "digits"],
+)
+def test_garbage_is_an_error_and_not_native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    (tmp_path / "align.json").write_bytes(content)
+    monkeypatch.setenv("LOGDIFF_ALIGN", str(tmp_path / "align.json"))
+    with pytest.raises(InputError, match="can't be read"):
+        from_environment("rollout")
+
+
 def test_operator_names_are_read_from_text_and_lists() -> None:
     assert parse_ops("all") == frozenset(OPERATORS)
     assert parse_ops("rope, linear") == parse_ops(["linear", "rope"]) == frozenset({"linear", "rope"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from logdiff.align.state import FILES, JOURNAL, SWITCH, Overlay, State
 from logdiff.align.status import status
 from logdiff.case.files import sync_folder, temporary_name, write_atomic
 from logdiff.case.journal import Journal
-from logdiff.errors import InputError
+from logdiff.errors import CaseError, InputError
 from logdiff.target import OnProgress
+
+_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
 def revert(
@@ -61,13 +64,19 @@ def remove_files(overlay: Path) -> list[str]:
     """
     for name in (SWITCH, *FILES, JOURNAL):
         for path in (overlay / name, temporary_name(overlay / name)):
-            path.unlink(missing_ok=True)
+            _unlink(path)
         if name == SWITCH:
             sync_folder(overlay)
     left = sorted(entry.name for entry in overlay.iterdir())
     if not left:
         overlay.rmdir()
     return left
+
+
+def _unlink(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        raise CaseError(f"{path.name} is a folder, which apply never makes", value=str(path), hint="move it away")
+    path.unlink(missing_ok=True)
 
 
 def _plan_of(state: State, overlay: Overlay) -> str:
@@ -84,7 +93,7 @@ def _remember(state: State, identity: str) -> None:
 def _take_back(state: State, overlay: Overlay) -> list[str]:
     journal = Journal(overlay.path / JOURNAL)
     journal.append("revert", plan=overlay.plan)
-    (overlay.path / SWITCH).unlink(missing_ok=True)  # from here on engines are native
+    _unlink(overlay.path / SWITCH)  # from here on engines are native
     sync_folder(overlay.path)
     _keep_history(state, overlay)
     return remove_files(overlay.path)
@@ -93,7 +102,7 @@ def _take_back(state: State, overlay: Overlay) -> list[str]:
 def _keep_history(state: State, overlay: Overlay) -> None:
     """Copy journal and native fingerprints beside the plans; a copy that a kill cut off is made again."""
     base = state.root / "history"
-    name = overlay.plan or "unknown"
+    name = overlay.plan if _ID.fullmatch(overlay.plan) else "unknown"  # a journal can be edited: no paths
     number = 1
     while (base / f"{name}-{number}" / JOURNAL).exists():
         number += 1

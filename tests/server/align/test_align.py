@@ -122,6 +122,28 @@ def test_a_changed_overlay_is_a_problem(write_run: Write, state: State) -> None:
     assert revert(state, bits=False)["native"] is True
 
 
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("named", ["../../../outside", "/outside", "a/b", ""])
+def test_an_edited_journal_leads_nowhere_outside(write_run: Write, state: State, named: str) -> None:
+    identity = plan(write_run(), state)["id"]
+    apply(identity, state)
+    journal = state.default_overlay / "journal.jsonl"
+    journal.write_text(json.dumps({"event": "apply", "plan": named, "files": {}}) + "\n")
+    revert(state, bits=False)
+    assert not state.default_overlay.exists()
+    assert [path.name for path in (state.root / "history").iterdir()] == ["unknown-1"]
+
+
+@pytest.mark.usefixtures("asked")
+def test_a_folder_in_the_place_of_the_switch_is_named(write_run: Write, state: State) -> None:
+    apply(plan(write_run(), state)["id"], state)
+    switch = state.default_overlay / "align.json"
+    switch.unlink()
+    switch.mkdir()
+    with pytest.raises(CaseError, match="folder"):
+        revert(state, bits=False)
+
+
 def test_files_of_someone_else_stay(write_run: Write, state: State) -> None:
     identity = plan(write_run(), state)["id"]
     apply(identity, state)
