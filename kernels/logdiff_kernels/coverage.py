@@ -78,8 +78,11 @@ def align_check(
     unchecked: str | None = None
     try:
         missing += _of_config(model)
-        found, unchecked = home.not_covered(model, dtype, args, spec)
-        missing += found
+        if provider_error is None:
+            found, unchecked = home.not_covered(model, dtype, args, spec)
+            missing += found
+        else:
+            unchecked = "modules: there are no kernels to check them with"
     except Exception as error:  # the check is ours or the engine's: it must not stand in the way of the engine itself
         unchecked = f"{type(error).__name__}: {error}"[:500]
     return {
