@@ -91,7 +91,7 @@ _INTERRUPTED = 130
 """What typer makes of a KeyboardInterrupt inside a command."""
 
 
-def _cancelled(argv: Sequence[str]) -> CancelledError:
+def _cancelled(argv: Sequence[str] = ()) -> CancelledError:
     hints = {
         "run": "what was captured stays in the case; run again with the same --case",
         "demo": "what was captured stays in the case; run again with the same --case",
