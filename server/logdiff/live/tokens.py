@@ -10,14 +10,19 @@ from logdiff.errors import CaseError, EvidenceError, InputError
 from logdiff.live.layout import generated
 
 if TYPE_CHECKING:
+    from logdiff.case import Case
     from logdiff.case.sequences import Sequences
 
 
 def tokens_digest(case: Path) -> str:
     """SHA-256 of the file that holds the case's tokens. Raises `CaseError` where there is none."""
+    return sha256_file(_tokens_file(case))
+
+
+def _tokens_file(case: Path) -> Path:
     for name in (generated(0), "tokens.parquet"):
         if (case / name).is_file():
-            return sha256_file(case / name)
+            return case / name
     raise CaseError("the case holds no tokens", value=str(case), hint="give a case that run, measure or import wrote")
 
 
@@ -32,10 +37,10 @@ def earlier_tokens(folder: Path) -> Sequences:
     from logdiff.case import Case
     from logdiff.case.sequences import build_sequences, read_sequences
 
-    tokens_digest(folder)
+    file = _tokens_file(folder)
     with Case.open(folder, verify=False) as case:
-        if (folder / generated(0)).is_file():
-            found = read_sequences(folder / generated(0))
+        if file == folder / generated(0):
+            found = read_sequences(file)
             rows = range(len(found.sample_ids))
             names = list(found.sample_ids)
             prompts = [found.prompt(i).tolist() for i in rows]
@@ -54,18 +59,18 @@ def earlier_tokens(folder: Path) -> Sequences:
     return build_sequences(names, prompts, responses)
 
 
-def _of_table(case: object) -> tuple[list[str], list[list[int]], list[list[int]]]:
+def _of_table(case: Case) -> tuple[list[str], list[list[int]], list[list[int]]]:
     """Names, prompts and responses of the lowest step in the token table."""
-    from logdiff.case import Case
-
-    assert isinstance(case, Case)
-    first = min((int(batch.step.min()) for batch in case.batches() if batch.samples), default=0)
+    first: int | None = None
     names: list[str] = []
     prompts: list[list[int]] = []
     responses: list[list[int]] = []
     for batch in case.batches():
         for i in range(batch.samples):
-            if int(batch.step[i]) != first:
+            step = int(batch.step[i])
+            if first is None or step < first:
+                first, names, prompts, responses = step, [], [], []
+            if step > first:
                 continue
             names.append(batch.sample_id[i])
             prompts.append(batch.prompt_ids[batch.prompt_offsets[i] : batch.prompt_offsets[i + 1]].tolist())

@@ -16,6 +16,7 @@ from logdiff.case.sequences import read_sequences
 from logdiff.errors import CaseError, EvidenceError, InputError
 from logdiff.live import RunFile, run
 from logdiff.live.alignment import engine_spec
+from logdiff.live.tokens import earlier_tokens
 from logdiff.target import Timeouts, alignment
 
 from tests.server.target.fakes import fake_python
@@ -158,6 +159,22 @@ def test_tokens_come_from_pair_files_too(model_here: Path) -> None:
     assert found.prompt_ids.tolist() == [4, 5, 6]
     assert found.response_ids is not None
     assert found.response_ids.tolist() == [7, 8, 9]
+
+
+def test_tokens_are_those_of_the_lowest_step(model_here: Path) -> None:
+    from logdiff import actions
+
+    pairs = model_here / "p.jsonl"
+    samples = {"c": (3, [7]), "a": (1, [8, 9]), "d": (2, [5]), "b": (1, [6])}
+    rows = [
+        {"sample_id": name, "step": step, "prompt_token_ids": [4], "response_token_ids": ids,
+         "rollout_logprobs": [-1.0] * len(ids), "train_logprobs": [-1.0] * len(ids)}
+        for name, (step, ids) in samples.items()
+    ]  # fmt: skip
+    header = {"format": "logdiff-pair/1", "meta": {}}
+    pairs.write_text("\n".join(json.dumps(row) for row in (header, *rows)))
+    found = earlier_tokens(Path(actions.measure(paths=[pairs], case=model_here / "pairs").data["case"]))
+    assert [found.response(i).tolist() for i in range(len(found.sample_ids))] == [[8, 9], [6]]
 
 
 @pytest.mark.parametrize("change", ["ops", "sides", "tokens", "kernels"])
