@@ -17,32 +17,20 @@ def apply(patches: Patches, spec: AlignSpec) -> None:
         return
     from vllm.model_executor.layers.activation import GeluAndMul, SiluAndMul, SiluAndMulWithClamp, SwigluOAIAndMul
 
-    def silu(stock: Any) -> Any:
-        def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-            return ops.swiglu(*x.chunk(2, dim=-1))
+    def silu(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return ops.swiglu(*x.chunk(2, dim=-1))
 
-        return forward
+    def gelu(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return ops.geglu_tanh(*x.chunk(2, dim=-1))
 
-    def gelu(stock: Any) -> Any:
-        def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-            return ops.geglu_tanh(*x.chunk(2, dim=-1))
+    def clamped(self: Any, x: torch.Tensor) -> torch.Tensor:
+        gate, up = x.chunk(2, dim=-1)
+        return ops.swiglu_clamped(gate, up, self.alpha, self.swiglu_limit)
 
-        return forward
+    def interleaved(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return ops.swiglu_clamped(x[..., ::2], x[..., 1::2], self.alpha, self.limit)
 
-    def clamped(stock: Any) -> Any:
-        def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-            gate, up = x.chunk(2, dim=-1)
-            return ops.swiglu_clamped(gate, up, self.alpha, self.swiglu_limit)
-
-        return forward
-
-    def interleaved(stock: Any) -> Any:
-        def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-            return ops.swiglu_clamped(x[..., ::2], x[..., 1::2], self.alpha, self.limit)
-
-        return forward
-
-    patches.wrap(SiluAndMul, "forward", silu)
-    patches.wrap(GeluAndMul, "forward", gelu)
-    patches.wrap(SiluAndMulWithClamp, "forward", clamped)
-    patches.wrap(SwigluOAIAndMul, "forward", interleaved)
+    patches.replace(SiluAndMul, "forward", silu)
+    patches.replace(GeluAndMul, "forward", gelu)
+    patches.replace(SiluAndMulWithClamp, "forward", clamped)
+    patches.replace(SwigluOAIAndMul, "forward", interleaved)

@@ -18,18 +18,15 @@ def apply(patches: Patches, spec: AlignSpec) -> None:
         return
     from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-    def forward(stock: Any) -> Any:
-        def forward(self: Any, input_: torch.Tensor) -> torch.Tensor:
-            ids = input_.long()
-            if self.tp_size == 1:
-                return ops.embedding(ids, self.weight)
-            width = self.num_embeddings_per_partition
-            owner = ids // width
-            local = torch.where(owner == self.tp_rank, ids - self.tp_rank * width, 0)
-            rows = gathered(ops.embedding(local, self.weight))  # [ranks, ..., hidden]
-            index = owner[None, ..., None].expand(1, *rows.shape[1:])
-            return rows.gather(0, index).squeeze(0)
+    def forward(self: Any, input_: torch.Tensor) -> torch.Tensor:
+        ids = input_.long()
+        if self.tp_size == 1:
+            return ops.embedding(ids, self.weight)
+        width = self.num_embeddings_per_partition
+        owner = ids // width
+        local = torch.where(owner == self.tp_rank, ids - self.tp_rank * width, 0)
+        rows = gathered(ops.embedding(local, self.weight))  # [ranks, ..., hidden]
+        index = owner[None, ..., None].expand(1, *rows.shape[1:])
+        return rows.gather(0, index).squeeze(0)
 
-        return forward
-
-    patches.wrap(VocabParallelEmbedding, "forward", forward)
+    patches.replace(VocabParallelEmbedding, "forward", forward)

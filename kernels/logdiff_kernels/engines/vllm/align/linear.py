@@ -46,33 +46,27 @@ def apply(patches: Patches, spec: AlignSpec) -> None:
 
         return process_weights_after_loading
 
-    def row(stock: Any) -> Any:
-        def forward(self: Any, input_: torch.Tensor) -> Any:
-            part = input_ if self.input_is_parallel or self.tp_size == 1 else _own_columns(self, input_)
-            bias = None if self.skip_bias_add else self.bias
-            output = row_product(part, self.weight, bias, self.tp_size, self.input_size)
-            if not self.return_bias:
-                return output
-            return output, (self.bias if self.skip_bias_add else None)
+    def row(self: Any, input_: torch.Tensor) -> Any:
+        part = input_ if self.input_is_parallel or self.tp_size == 1 else _own_columns(self, input_)
+        bias = None if self.skip_bias_add else self.bias
+        output = row_product(part, self.weight, bias, self.tp_size, self.input_size)
+        if not self.return_bias:
+            return output
+        return output, (self.bias if self.skip_bias_add else None)
 
-        return forward
-
-    def gate(stock: Any) -> Any:
-        def forward(self: Any, x: torch.Tensor) -> Any:
-            logits = _router_logits(self, x, None if self.skip_bias_add else self.bias)
-            if not self.return_bias:
-                return logits
-            return logits, (self.bias if self.skip_bias_add else None)
-
-        return forward
+    def gate(self: Any, x: torch.Tensor) -> Any:
+        logits = _router_logits(self, x, None if self.skip_bias_add else self.bias)
+        if not self.return_bias:
+            return logits
+        return logits, (self.bias if self.skip_bias_add else None)
 
     if {"linear", "linear_row", "router"} & spec.ops:
         patches.wrap(UnquantizedLinearMethod, "apply", method)
         patches.wrap(UnquantizedLinearMethod, "process_weights_after_loading", process)
     if "linear_row" in spec:
-        patches.wrap(RowParallelLinear, "forward", row)
+        patches.replace(RowParallelLinear, "forward", row)
     if "router" in spec:
-        patches.wrap(GateLinear, "forward", gate)
+        patches.replace(GateLinear, "forward", gate)
 
 
 def operator_of(layer: Any) -> str:

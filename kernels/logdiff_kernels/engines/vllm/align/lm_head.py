@@ -18,29 +18,23 @@ def apply(patches: Patches, spec: AlignSpec) -> None:
     from vllm.model_executor.layers.logits_processor import LogitsProcessor
     from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 
-    def forward(stock: Any) -> Any:
-        def forward(
-            self: Any,
-            lm_head: Any,
-            hidden_states: torch.Tensor,
-            embedding_bias: torch.Tensor | None = None,
-            skip_gather: bool = False,
-        ) -> torch.Tensor | None:
-            scale, cap = float(self.scale), float(self.soft_cap or 0.0)
-            logits: torch.Tensor | None = ops.lm_head(hidden_states, lm_head.weight, embedding_bias, scale, cap)
-            if skip_gather:
-                return logits
-            if lm_head.tp_size > 1:
-                logits = self._gather_logits(logits)
-            return None if logits is None else logits[..., : self.org_vocab_size]
+    def forward(
+        self: Any,
+        lm_head: Any,
+        hidden_states: torch.Tensor,
+        embedding_bias: torch.Tensor | None = None,
+        skip_gather: bool = False,
+    ) -> torch.Tensor | None:
+        scale, cap = float(self.scale), float(self.soft_cap or 0.0)
+        logits: torch.Tensor | None = ops.lm_head(hidden_states, lm_head.weight, embedding_bias, scale, cap)
+        if skip_gather:
+            return logits
+        if lm_head.tp_size > 1:
+            logits = self._gather_logits(logits)
+        return None if logits is None else logits[..., : self.org_vocab_size]
 
-        return forward
+    def process(self: Any, layer: Any) -> None:
+        return None
 
-    def process(stock: Any) -> Any:
-        def process_weights_after_loading(self: Any, layer: Any) -> None:
-            return None
-
-        return process_weights_after_loading
-
-    patches.wrap(LogitsProcessor, "forward", forward)
-    patches.wrap(UnquantizedEmbeddingMethod, "process_weights_after_loading", process)
+    patches.replace(LogitsProcessor, "forward", forward)
+    patches.replace(UnquantizedEmbeddingMethod, "process_weights_after_loading", process)

@@ -36,44 +36,35 @@ def apply(patches: Patches, spec: AlignSpec) -> None:
     from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
     from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 
-    def forward(stock: Any) -> Any:
-        def forward(
-            self: Any,
-            hidden_states: torch.Tensor,
-            router_logits: torch.Tensor,
-            input_ids: torch.Tensor | None = None,
-            shared_experts_input: torch.Tensor | None = None,
-        ) -> torch.Tensor:
-            if torch.compiler.is_compiling() and _ranks(self) > 1:  # loops over experts: not for the compiler's eyes
-                whole: torch.Tensor = torch.ops.vllm.moe_forward(
-                    hidden_states, router_logits, None, input_ids, self._encode_layer_name(), 0
-                )
-                return whole
-            return layer_output(self, hidden_states, router_logits, input_ids)
+    def forward(
+        self: Any,
+        hidden_states: torch.Tensor,
+        router_logits: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
+        shared_experts_input: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if torch.compiler.is_compiling() and _ranks(self) > 1:  # loops over experts: not for the compiler's eyes
+            whole: torch.Tensor = torch.ops.vllm.moe_forward(
+                hidden_states, router_logits, None, input_ids, self._encode_layer_name(), 0
+            )
+            return whole
+        return layer_output(self, hidden_states, router_logits, input_ids)
 
-        return forward
+    def inner(
+        self: Any,
+        hidden_states: torch.Tensor,
+        router_logits: torch.Tensor,
+        shared_experts_input: torch.Tensor | None,
+        input_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return layer_output(self, hidden_states, router_logits, input_ids)
 
-    def inner(stock: Any) -> Any:
-        def _forward_impl(
-            self: Any,
-            hidden_states: torch.Tensor,
-            router_logits: torch.Tensor,
-            shared_experts_input: torch.Tensor | None,
-            input_ids: torch.Tensor | None = None,
-        ) -> torch.Tensor:
-            return layer_output(self, hidden_states, router_logits, input_ids)
+    def process(self: Any, layer: Any) -> None:
+        return None
 
-        return _forward_impl
-
-    def process(stock: Any) -> Any:
-        def process_weights_after_loading(self: Any, layer: Any) -> None:
-            return None
-
-        return process_weights_after_loading
-
-    patches.wrap(MoERunner, "forward", forward)
-    patches.wrap(MoERunner, "_forward_impl", inner)
-    patches.wrap(UnquantizedFusedMoEMethod, "process_weights_after_loading", process)
+    patches.replace(MoERunner, "forward", forward)
+    patches.replace(MoERunner, "_forward_impl", inner)
+    patches.replace(UnquantizedFusedMoEMethod, "process_weights_after_loading", process)
 
 
 def layer_output(

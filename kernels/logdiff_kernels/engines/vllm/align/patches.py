@@ -20,10 +20,13 @@ class Patches:
         self._saved.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
+    def replace(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        """Put `function` in the place of the function `owner.name`, whose name and signature it takes on."""
+        self.set(owner, name, functools.wraps(getattr(owner, name))(function))
+
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replace the function `owner.name` by `make(function)`; its name and signature stay."""
-        previous = getattr(owner, name)
-        self.set(owner, name, functools.wraps(previous)(make(previous)))
+        """`replace` by `make(function)`, for a replacement that calls the one that stood there."""
+        self.replace(owner, name, make(getattr(owner, name)))
 
     def restore(self) -> None:
         """Put everything back, the last replacement first. May be called twice."""

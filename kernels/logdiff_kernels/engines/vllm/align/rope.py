@@ -28,17 +28,14 @@ def apply(patches: Patches, spec: AlignSpec) -> None:
         return
     for kind in covered():
 
-        def make(stock: Any) -> Any:
-            def forward(
-                self: Any, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None
-            ) -> tuple[torch.Tensor, torch.Tensor | None]:
-                at = positions.flatten()
-                cos, sin = self.logdiff_cos.index_select(0, at), self.logdiff_sin.index_select(0, at)
-                return _rotated(self, query, cos, sin), None if key is None else _rotated(self, key, cos, sin)
+        def forward(
+            self: Any, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None
+        ) -> tuple[torch.Tensor, torch.Tensor | None]:
+            at = positions.flatten()
+            cos, sin = self.logdiff_cos.index_select(0, at), self.logdiff_sin.index_select(0, at)
+            return _rotated(self, query, cos, sin), None if key is None else _rotated(self, key, cos, sin)
 
-            return forward
-
-        patches.wrap(kind, "forward", make)
+        patches.replace(kind, "forward", forward)
 
 
 def covered() -> tuple[type, ...]:

@@ -32,22 +32,19 @@ def apply(patches: Patches, spec: AlignSpec) -> None:
 
     dtype = torch.int64 if "moe" in spec else torch.int32
 
-    def routing(stock: Any) -> Any:
-        def _compute_routing(
-            self: Any,
-            hidden_states: torch.Tensor,
-            router_logits: torch.Tensor,
-            indices_type: torch.dtype | None,
-            *,
-            input_ids: torch.Tensor | None = None,
-        ) -> tuple[torch.Tensor, torch.Tensor]:
-            rule: RouterSpec = getattr(self, SPEC)
-            weights, ids = ops.router(router_logits.to(torch.float32), rule, self.e_score_correction_bias)
-            return weights, ids.to(dtype)
+    def routing(
+        self: Any,
+        hidden_states: torch.Tensor,
+        router_logits: torch.Tensor,
+        indices_type: torch.dtype | None,
+        *,
+        input_ids: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rule: RouterSpec = getattr(self, SPEC)
+        weights, ids = ops.router(router_logits.to(torch.float32), rule, self.e_score_correction_bias)
+        return weights, ids.to(dtype)
 
-        return _compute_routing
-
-    patches.wrap(CPURouter, "_compute_routing", routing)
+    patches.replace(CPURouter, "_compute_routing", routing)
 
 
 def rule_of(router: Any, model_type: str, scaling: float, name: str) -> RouterSpec:
