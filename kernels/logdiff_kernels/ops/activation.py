@@ -18,6 +18,7 @@ from torch import Tensor
 
 from logdiff_kernels.cpu import activation as cpu
 from logdiff_kernels.errors import InputError
+from logdiff_kernels.ops.definition import define
 from logdiff_kernels.ops.direct import check_floats, check_shapes, direct, plain
 
 
@@ -56,8 +57,7 @@ def swiglu_clamped(gate: Tensor, up: Tensor, alpha: float, limit: float) -> Tens
 
 def _glu(gate: Tensor, up: Tensor, kind: int, alpha: float, limit: float) -> Tensor:
     if direct(gate, up):
-        _check(gate, up)
-        return cpu.glu(gate, up, kind, alpha, limit)
+        return _glu_forward(gate, up, kind, alpha, limit)
     return torch.ops.logdiff.glu(gate, up, kind, alpha, limit)  # type: ignore[no-any-return]
 
 
@@ -68,25 +68,9 @@ def _check(gate: Tensor, up: Tensor) -> None:
     check_shapes("swiglu", False, "gate and up [..., n] of one dtype", gate, up)
 
 
-@torch.library.custom_op("logdiff::glu", mutates_args=(), device_types="cpu")
-def _glu_op(gate: Tensor, up: Tensor, kind: int, alpha: float, limit: float) -> Tensor:
+def _glu_forward(gate: Tensor, up: Tensor, kind: int, alpha: float, limit: float) -> Tensor:
     _check(gate, up)
     return cpu.glu(gate, up, kind, alpha, limit)
-
-
-@_glu_op.register_fake
-def _(gate: Tensor, up: Tensor, kind: int, alpha: float, limit: float) -> Tensor:
-    return gate.new_empty(gate.shape)
-
-
-@torch.library.custom_op("logdiff::glu_backward", mutates_args=(), device_types="cpu")
-def _glu_backward(dy: Tensor, gate: Tensor, up: Tensor, kind: int, alpha: float, limit: float) -> tuple[Tensor, Tensor]:
-    return cpu.glu_backward(dy.to(gate.dtype), gate, up, kind, alpha, limit)
-
-
-@_glu_backward.register_fake
-def _(dy: Tensor, gate: Tensor, up: Tensor, kind: int, alpha: float, limit: float) -> tuple[Tensor, Tensor]:
-    return gate.new_empty(gate.shape), up.new_empty(up.shape)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -99,4 +83,15 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     return *torch.ops.logdiff.glu_backward(dy, gate, up, *ctx.rule), None, None, None
 
 
-_glu_op.register_autograd(_backward, setup_context=_setup)
+define(
+    "glu(Tensor gate, Tensor up, int kind, float alpha, float limit) -> Tensor",
+    _glu_forward,
+    lambda gate, up, kind, alpha, limit: gate.new_empty(gate.shape),
+    _setup,
+    _backward,
+)
+define(
+    "glu_backward(Tensor dy, Tensor gate, Tensor up, int kind, float alpha, float limit) -> (Tensor, Tensor)",
+    lambda dy, gate, up, kind, alpha, limit: cpu.glu_backward(dy.to(gate.dtype), gate, up, kind, alpha, limit),
+    lambda dy, gate, up, kind, alpha, limit: (gate.new_empty(gate.shape), up.new_empty(up.shape)),
+)

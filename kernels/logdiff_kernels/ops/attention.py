@@ -6,26 +6,15 @@ tensors they are the operators `torch.ops.logdiff.*`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from logdiff_kernels.cpu import attention as cpu
-from logdiff_kernels.ops.direct import refuse_tangents
-
-
-def _through_dispatcher(*tensors: Tensor | None) -> bool:
-    if forward_ad._current_level >= 0:
-        refuse_tangents(*tensors)
-    if torch.compiler.is_compiling():
-        return True
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
-        return True
-    return any(
-        x is not None and ((type(x) is not Tensor and type(x) is not torch.nn.Parameter) or x.is_neg()) for x in tensors
-    )
+from logdiff_kernels.ops.definition import define
+from logdiff_kernels.ops.direct import direct
 
 
 @overload
@@ -100,7 +89,7 @@ def attention(
         InputError: shapes that don't fit each other.
         UnsupportedError: a dtype or device that the contract doesn't cover.
     """
-    if _through_dispatcher(q, k, v, sinks):
+    if not direct(q, k, v, sinks):
         out, lse = torch.ops.logdiff.attention(q, k, v, cu_q, cu_k, scale, causal, window, softcap, sinks)
         return (out, lse) if return_lse else out
     out, lse_or_none = cpu.attention(q, k, v, cu_q, cu_k, scale, causal, window, softcap, sinks, return_lse)
@@ -141,7 +130,7 @@ def paged_attention(
         InputError: shapes or table entries that don't fit.
         UnsupportedError: a dtype, device or cache layout that the contract doesn't cover.
     """
-    if out is None and _through_dispatcher(q, k_cache, v_cache, sinks):
+    if out is None and not direct(q, k_cache, v_cache, sinks):
         result: Tensor = torch.ops.logdiff.paged_attention(
             q, k_cache, v_cache, block_table, cu_q, seq_lens, scale, causal, window, softcap, sinks
         )
@@ -169,80 +158,9 @@ def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tens
         cpu.store_kv(k, v, k_cache, v_cache, slots)
 
 
-@torch.library.custom_op("logdiff::attention", mutates_args=(), device_types="cpu")
-def _attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_q: Tensor,
-    cu_k: Tensor | None,
-    scale: float,
-    causal: bool,
-    window: int,
-    softcap: float,
-    sinks: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    out, lse = cpu.attention(q, k, v, cu_q, cu_k, scale, causal, window, softcap, sinks, True)
-    assert lse is not None
-    return out, lse
-
-
-@_attention.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_q: Tensor,
-    cu_k: Tensor | None,
-    scale: float,
-    causal: bool,
-    window: int,
-    softcap: float,
-    sinks: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    return q.new_empty((q.shape[0], q.shape[1], v.shape[2])), q.new_empty(q.shape[:2], dtype=torch.float32)
-
-
-@torch.library.custom_op("logdiff::attention_backward", mutates_args=(), device_types="cpu")
-def _attention_backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    cu_q: Tensor,
-    cu_k: Tensor | None,
-    scale: float,
-    causal: bool,
-    window: int,
-    softcap: float,
-    sinks: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dq, dk, dv, dsinks = cpu.attention_backward(
-        dout, q, k, v, out, lse, cu_q, cu_k, scale, causal, window, softcap, sinks
-    )
+def _gradients(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Any, ...]:
+    dq, dk, dv, dsinks = cpu.attention_backward(dout, q, k, v, out, lse, *rest)
     return dq, dk, dv, lse.new_empty(0) if dsinks is None else dsinks
-
-
-@_attention_backward.register_fake
-def _(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    cu_q: Tensor,
-    cu_k: Tensor | None,
-    scale: float,
-    causal: bool,
-    window: int,
-    softcap: float,
-    sinks: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dsinks = lse.new_empty(0 if sinks is None else sinks.shape[0])
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsinks
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -259,45 +177,38 @@ def _backward(ctx: Any, dout: Tensor, _dlse: Tensor | None) -> tuple[Tensor | No
     return dq, dk, dv, None, None, None, None, None, None, None if sinks is None else dsinks.to(sinks.dtype)
 
 
-_attention.register_autograd(_backward, setup_context=_setup_context)
+_RULE = "float scale, bool causal, SymInt window, float softcap, Tensor? sinks"
 
-
-@torch.library.custom_op("logdiff::paged_attention", mutates_args=(), device_types="cpu")
-def _paged_attention(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_table: Tensor,
-    cu_q: Tensor,
-    seq_lens: Tensor,
-    scale: float,
-    causal: bool,
-    window: int,
-    softcap: float,
-    sinks: Tensor | None,
-) -> Tensor:
-    return cpu.paged_attention(
-        q, k_cache, v_cache, block_table, cu_q, seq_lens, scale, causal, window, softcap, sinks, None
-    )
-
-
-@_paged_attention.register_fake
-def _(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_table: Tensor,
-    cu_q: Tensor,
-    seq_lens: Tensor,
-    scale: float,
-    causal: bool,
-    window: int,
-    softcap: float,
-    sinks: Tensor | None,
-) -> Tensor:
-    return q.new_empty((q.shape[0], q.shape[1], v_cache.shape[3]))
-
-
-@torch.library.custom_op("logdiff::store_kv", mutates_args=("k_cache", "v_cache"), device_types="cpu")
-def _store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
-    cpu.store_kv(k, v, k_cache, v_cache, slots)
+define(
+    f"attention(Tensor q, Tensor k, Tensor v, Tensor cu_q, Tensor? cu_k, {_RULE}) -> (Tensor, Tensor)",
+    partial(cpu.attention, lse=True),
+    lambda q, k, v, *rest: (
+        q.new_empty((q.shape[0], q.shape[1], v.shape[2])),
+        q.new_empty(q.shape[:2], dtype=torch.float32),
+    ),
+    _setup_context,
+    _backward,
+)
+define(
+    "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor cu_q, Tensor? cu_k,"
+    f" {_RULE}) -> (Tensor, Tensor, Tensor, Tensor)",
+    _gradients,
+    lambda dout, q, k, v, out, lse, cu_q, cu_k, scale, causal, window, softcap, sinks: (
+        q.new_empty(q.shape),
+        k.new_empty(k.shape),
+        v.new_empty(v.shape),
+        lse.new_empty(0 if sinks is None else sinks.shape[0]),
+    ),
+)
+define(
+    "paged_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor cu_q, Tensor seq_lens,"
+    f" {_RULE}) -> Tensor",
+    partial(cpu.paged_attention, out=None),
+    lambda q, k_cache, v_cache, *rest: q.new_empty((q.shape[0], q.shape[1], v_cache.shape[3])),
+)
+define(
+    "store_kv(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots) -> ()",
+    cpu.store_kv,
+    lambda k, v, k_cache, v_cache, slots: None,
+    mutates=("k_cache", "v_cache"),
+)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-
-_LIBRARY: Any = torch.library.Library("logdiff", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 def define(
@@ -16,19 +14,22 @@ def define(
     fake: Callable[..., Any],
     save: Callable[..., None] | None = None,
     backward: Callable[..., Any] | None = None,
+    mutates: Sequence[str] = (),
 ) -> None:
-    """Define `torch.ops.logdiff.<name>` from its schema, `name(arguments) -> results`; pure functions only.
+    """Define `torch.ops.logdiff.<name>` from its schema, `name(arguments) -> results`.
 
     Args:
         schema: torch schema without the namespace.
         run: the CPU implementation.
         fake: the same on shapes and dtypes alone.
         save: setup_context of the autograd function (ctx, inputs, output).
-        backward: its backward (ctx, *gradients); without it the operator has no gradient.
+        backward: its backward (ctx, *gradients); without it a gradient through the operator is an error.
+        mutates: arguments that are changed in place.
     """
     name = schema[: schema.index("(")]
-    _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-    _LIBRARY.impl(name, run, "CPU")
-    torch.library.register_fake(f"logdiff::{name}", fake, lib=_LIBRARY)
+    operator = torch.library.custom_op(
+        f"logdiff::{name}", run, mutates_args=mutates, device_types="cpu", schema=schema[len(name) :]
+    )
+    operator.register_fake(fake)
     if backward is not None:
-        torch.library.register_autograd(f"logdiff::{name}", backward, setup_context=save, lib=_LIBRARY)
+        operator.register_autograd(backward, setup_context=save)

@@ -12,11 +12,14 @@ from torch.nn import Parameter
 from logdiff_kernels.cpu.library import DTYPE_CODES
 from logdiff_kernels.errors import InputError, UnsupportedError
 
+_PLAIN = Tensor.__torch_dispatch__
+
 
 def direct(*tensors: Tensor | None) -> bool:
     """Whether nothing needs a gradient, nothing is being traced and all are plain tensors.
 
-    A view of negated memory isn't plain: the dispatcher makes the copy.
+    Sharded, fake or quantised tensors aren't plain: the dispatcher knows them, or says that it doesn't. Nor is a view
+    of negated memory: the dispatcher makes the copy.
 
     Raises:
         UnsupportedError: a tensor carries a tangent of forward-mode differentiation.
@@ -28,10 +31,10 @@ def direct(*tensors: Tensor | None) -> bool:
     graph = torch.is_grad_enabled()
     for x in tensors:
         if x is not None:
-            if graph and x.requires_grad:
+            if (graph and x.requires_grad) or x.is_neg():
                 return False
             kind = type(x)
-            if (kind is not Tensor and kind is not Parameter) or x.is_neg():
+            if kind is not Tensor and kind is not Parameter and kind.__torch_dispatch__ is not _PLAIN:
                 return False
     return True
 

@@ -14,7 +14,7 @@ from logdiff_kernels.cpu import embedding as cpu
 from logdiff_kernels.cpu.library import DTYPE_CODES
 from logdiff_kernels.errors import InputError, UnsupportedError
 from logdiff_kernels.ops.definition import define
-from logdiff_kernels.ops.linear_forward import direct
+from logdiff_kernels.ops.direct import direct
 
 
 def embedding(
@@ -39,7 +39,7 @@ def embedding(
     if scale is not None:
         factor = float(torch.as_tensor(scale).detach().to(weight.dtype))
     padding = -1 if padding_idx is None else padding_idx
-    if direct(ids, weight, None):
+    if direct(ids, weight):
         return _embedding(ids, weight, factor)
     return torch.ops.logdiff.embedding(ids, weight, factor, padding)  # type: ignore[no-any-return]
 

@@ -15,6 +15,7 @@ from logdiff_kernels.cpu import linear as cpu
 from logdiff_kernels.errors import UnsupportedError
 from logdiff_kernels.ops import linear_forward as forward
 from logdiff_kernels.ops.definition import define
+from logdiff_kernels.ops.direct import direct
 
 
 def linear(
@@ -28,7 +29,7 @@ def linear(
         UnsupportedError: another device or dtype.
         InputError: shapes that don't fit.
     """
-    if forward.direct(x, weight, bias):
+    if direct(x, weight, bias):
         return forward.linear(x, weight, bias, out_dtype, False)
     return torch.ops.logdiff.linear(x, weight, bias, out_dtype)  # type: ignore[no-any-return]
 
@@ -38,7 +39,7 @@ def linear_row(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None 
 
     The same bits as any tensor-parallel split of k over 1, 2, 4 or 8 ranks that divides the leaves.
     """
-    if forward.direct(x, weight, bias):
+    if direct(x, weight, bias):
         return forward.linear(x, weight, bias, None, True)
     return torch.ops.logdiff.linear_row(x, weight, bias)  # type: ignore[no-any-return]
 
@@ -70,7 +71,7 @@ def tree_combine(
 
     t is a power of two.
     """
-    if forward.direct(partials, bias, None):
+    if direct(partials, bias):
         return forward.tree_combine(partials, bias, out_dtype)
     return torch.ops.logdiff.tree_combine(partials, bias, out_dtype)  # type: ignore[no-any-return]
 
@@ -87,7 +88,7 @@ def grouped_linear(
 
     offsets int64 [E+1], from 0 to R, never falling; weight [E, N, K] of any strides; bias [E, N].
     """
-    if forward.direct(x, weight, bias):
+    if direct(x, weight, bias):
         return forward.grouped_linear(x, offsets, weight, bias, row, out_dtype)
     return torch.ops.logdiff.grouped_linear(x, offsets, weight, bias, row, out_dtype)  # type: ignore[no-any-return]
 
@@ -99,7 +100,7 @@ def lm_head(
 
     A scale of 1 and a softcap of 0 are skipped.
     """
-    if forward.direct(x, weight, bias):
+    if direct(x, weight, bias):
         return forward.lm_head(x, weight, bias, scale, softcap)
     return torch.ops.logdiff.lm_head(x, weight, bias, scale, softcap)  # type: ignore[no-any-return]
 
@@ -111,7 +112,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 
 
 def _gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    x, weight = ctx.saved_tensors
+    x, weight = ctx.saved_tensors[:2]
     rows = grad.reshape(-1, grad.shape[-1])
     grad_x = grad_weight = grad_bias = None
     if ctx.needs_input_grad[0]:
@@ -169,21 +170,12 @@ def _save_logits(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> Non
 
 
 def _logit_gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    x, weight, *logits = ctx.saved_tensors
-    if logits:
-        t = logits[0] / ctx.softcap
+    if ctx.softcap:
+        t = ctx.saved_tensors[2] / ctx.softcap
         grad = grad * (1.0 - t * t)
     if ctx.scale != 1.0:
         grad = grad * ctx.scale
-    rows = grad.reshape(-1, grad.shape[-1])
-    grad_x = grad_weight = grad_bias = None
-    if ctx.needs_input_grad[0]:
-        grad_x = torch.ops.logdiff.linear(grad, weight.t(), None, x.dtype)
-    if ctx.needs_input_grad[1]:
-        grad_weight = torch.ops.logdiff.linear_weight_grad(rows, x.reshape(-1, x.shape[-1]), weight.dtype)
-    if ctx.bias_dtype is not None and ctx.needs_input_grad[2]:
-        grad_bias = torch.ops.logdiff.linear_bias_grad(rows, ctx.bias_dtype)
-    return grad_x, grad_weight, grad_bias, None, None
+    return *_gradients(ctx, grad), None, None
 
 
 define(

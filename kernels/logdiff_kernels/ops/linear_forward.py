@@ -5,34 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
-from torch.autograd import forward_ad
 
 from logdiff_kernels.contract.linear import row_leaves
 from logdiff_kernels.cpu import linear as cpu
 from logdiff_kernels.cpu.library import DTYPE_CODES as DTYPES
 from logdiff_kernels.errors import InputError, UnsupportedError
-from logdiff_kernels.ops.direct import refuse_tangents
-
-_PLAIN = torch.Tensor.__torch_dispatch__
-
-
-def direct(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> bool:
-    """Whether the dispatcher is not needed: plain tensors, nothing wants a gradient, nothing is being traced."""
-    if forward_ad._current_level >= 0:
-        refuse_tangents(x, weight, bias)
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-        return False
-    if x.is_neg() or (weight is not None and weight.is_neg()) or (bias is not None and bias.is_neg()):
-        return False  # a view of negated memory: the dispatcher makes the copy
-    if type(x).__torch_dispatch__ is not _PLAIN or (
-        weight is not None and type(weight).__torch_dispatch__ is not _PLAIN
-    ):
-        return False  # sharded, fake or quantised tensors: the dispatcher knows them, or says that it doesn't
-    if not torch.is_grad_enabled():
-        return True
-    return not (
-        x.requires_grad or (weight is not None and weight.requires_grad) or (bias is not None and bias.requires_grad)
-    )
 
 
 def check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:

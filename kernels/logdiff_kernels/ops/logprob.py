@@ -19,6 +19,7 @@ from torch import Tensor
 
 from logdiff_kernels.cpu import logprob as cpu
 from logdiff_kernels.errors import InputError, UnsupportedError
+from logdiff_kernels.ops.definition import define
 from logdiff_kernels.ops.direct import check_fp32, check_shapes, direct
 
 
@@ -81,8 +82,7 @@ def log_softmax(logits: Tensor, temperature: float | Tensor = 1.0, vocab_size: i
     vocabulary = logits.shape[-1] if vocab_size is None else vocab_size
     heat = _temperature(temperature, logits)
     if direct(logits):
-        _check(logits, None, heat, vocabulary)
-        return cpu.log_softmax(logits, heat, cpu.stats(logits, heat, vocabulary, False), vocabulary)
+        return _log_softmax(logits, heat, vocabulary)[0]
     return torch.ops.logdiff.log_softmax(logits, heat, vocabulary)[0]  # type: ignore[no-any-return]
 
 
@@ -177,7 +177,6 @@ def _check(
     )
 
 
-@torch.library.custom_op("logdiff::logprob", mutates_args=(), device_types="cpu")
 def _logprob(
     logits: Tensor, ids: Tensor, temperature: Tensor | None, vocabulary: int, entropy: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -186,64 +185,10 @@ def _logprob(
     return logp, logits.new_empty(0) if bits is None else bits, stats
 
 
-@_logprob.register_fake
-def _(
-    logits: Tensor, ids: Tensor, temperature: Tensor | None, vocabulary: int, entropy: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    tokens = logits.shape[0]
-    return logits.new_empty(tokens), logits.new_empty(tokens if entropy else 0), logits.new_empty((tokens, 3))
-
-
-@torch.library.custom_op("logdiff::logprob_backward", mutates_args=(), device_types="cpu")
-def _logprob_backward(
-    logits: Tensor,
-    temperature: Tensor | None,
-    stats: Tensor,
-    ids: Tensor,
-    dlogp: Tensor | None,
-    entropy: Tensor | None,
-    dentropy: Tensor | None,
-    vocabulary: int,
-) -> Tensor:
-    return cpu.logprob_backward(logits, temperature, stats, ids, dlogp, entropy, dentropy, vocabulary)
-
-
-@_logprob_backward.register_fake
-def _(
-    logits: Tensor,
-    temperature: Tensor | None,
-    stats: Tensor,
-    ids: Tensor,
-    dlogp: Tensor | None,
-    entropy: Tensor | None,
-    dentropy: Tensor | None,
-    vocabulary: int,
-) -> Tensor:
-    return logits.new_empty(logits.shape)
-
-
-@torch.library.custom_op("logdiff::log_softmax", mutates_args=(), device_types="cpu")
 def _log_softmax(logits: Tensor, temperature: Tensor | None, vocabulary: int) -> tuple[Tensor, Tensor]:
     _check(logits, None, temperature, vocabulary)
     stats = cpu.stats(logits, temperature, vocabulary, False)
     return cpu.log_softmax(logits, temperature, stats, vocabulary), stats
-
-
-@_log_softmax.register_fake
-def _(logits: Tensor, temperature: Tensor | None, vocabulary: int) -> tuple[Tensor, Tensor]:
-    return logits.new_empty(logits.shape), logits.new_empty((logits.shape[0], 3))
-
-
-@torch.library.custom_op("logdiff::log_softmax_backward", mutates_args=(), device_types="cpu")
-def _log_softmax_backward(
-    logits: Tensor, temperature: Tensor | None, stats: Tensor, dout: Tensor, vocabulary: int
-) -> Tensor:
-    return cpu.log_softmax_backward(logits, temperature, stats, dout, vocabulary)
-
-
-@_log_softmax_backward.register_fake
-def _(logits: Tensor, temperature: Tensor | None, stats: Tensor, dout: Tensor, vocabulary: int) -> Tensor:
-    return logits.new_empty(logits.shape)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -274,5 +219,33 @@ def _softmax_backward(ctx: Any, dout: Tensor, _: Tensor) -> tuple[Tensor | None,
     return torch.ops.logdiff.log_softmax_backward(logits, temperature, stats, dout, ctx.vocabulary), None, None
 
 
-_logprob.register_autograd(_backward, setup_context=_setup)
-_log_softmax.register_autograd(_softmax_backward, setup_context=_softmax_setup)
+define(
+    "logprob(Tensor logits, Tensor ids, Tensor? temperature, SymInt vocabulary, bool entropy)"
+    " -> (Tensor, Tensor, Tensor)",
+    _logprob,
+    lambda logits, ids, temperature, vocabulary, entropy: (
+        logits.new_empty(logits.shape[0]),
+        logits.new_empty(logits.shape[0] if entropy else 0),
+        logits.new_empty((logits.shape[0], 3)),
+    ),
+    _setup,
+    _backward,
+)
+define(
+    "logprob_backward(Tensor logits, Tensor? temperature, Tensor stats, Tensor ids, Tensor? dlogp, Tensor? entropy,"
+    " Tensor? dentropy, SymInt vocabulary) -> Tensor",
+    cpu.logprob_backward,
+    lambda logits, *rest: logits.new_empty(logits.shape),
+)
+define(
+    "log_softmax(Tensor logits, Tensor? temperature, SymInt vocabulary) -> (Tensor, Tensor)",
+    _log_softmax,
+    lambda logits, temperature, vocabulary: (logits.new_empty(logits.shape), logits.new_empty((logits.shape[0], 3))),
+    _softmax_setup,
+    _softmax_backward,
+)
+define(
+    "log_softmax_backward(Tensor logits, Tensor? temperature, Tensor stats, Tensor dout, SymInt vocabulary) -> Tensor",
+    cpu.log_softmax_backward,
+    lambda logits, *rest: logits.new_empty(logits.shape),
+)

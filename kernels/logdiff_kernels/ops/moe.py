@@ -16,6 +16,7 @@ from torch import Tensor
 from logdiff_kernels.cpu import moe as cpu
 from logdiff_kernels.errors import InputError, UnsupportedError
 from logdiff_kernels.ops.activation import geglu_tanh, swiglu, swiglu_clamped
+from logdiff_kernels.ops.definition import define
 from logdiff_kernels.ops.direct import check_floats, check_fp32, check_shapes, direct
 from logdiff_kernels.ops.linear import grouped_linear, linear_row_partial
 
@@ -207,63 +208,13 @@ def _gather(x: Tensor, ids: Tensor, order: Tensor, position: Tensor, expert_ids:
     return torch.ops.logdiff.moe_gather(x, ids, order, position, expert_ids)  # type: ignore[no-any-return]
 
 
-@torch.library.custom_op("logdiff::moe_sort", mutates_args=(), device_types="cpu")
-def _moe_sort(ids: Tensor, experts: int, expert_ids: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _sort_all(ids: Tensor, experts: int, expert_ids: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     offsets, order, position = cpu.sort(ids, experts, expert_ids)
     if int(offsets[-1]) != order.shape[0]:
         raise UnsupportedError(
             "aligned moe: ids of other ranks aren't covered in a traced graph", hint="run it without torch.compile"
         )
     return offsets, order, position
-
-
-@_moe_sort.register_fake
-def _(ids: Tensor, experts: int, expert_ids: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    return ids.new_empty(experts + 1), ids.new_empty(ids.numel()), ids.new_empty(ids.numel())
-
-
-@torch.library.custom_op("logdiff::moe_gather", mutates_args=(), device_types="cpu")
-def _moe_gather(x: Tensor, ids: Tensor, order: Tensor, position: Tensor, expert_ids: Tensor | None) -> Tensor:
-    return cpu.gather(x, order, ids.shape[1])
-
-
-@_moe_gather.register_fake
-def _(x: Tensor, ids: Tensor, order: Tensor, position: Tensor, expert_ids: Tensor | None) -> Tensor:
-    return x.new_empty((order.shape[0], x.shape[1]))
-
-
-@torch.library.custom_op("logdiff::moe_gather_backward", mutates_args=(), device_types="cpu")
-def _moe_gather_backward(d: Tensor, ids: Tensor, position: Tensor, expert_ids: Tensor | None) -> Tensor:
-    return cpu.combine(d, None, ids, position, expert_ids, None)
-
-
-@_moe_gather_backward.register_fake
-def _(d: Tensor, ids: Tensor, position: Tensor, expert_ids: Tensor | None) -> Tensor:
-    return d.new_empty((ids.shape[0], d.shape[1]))
-
-
-@torch.library.custom_op("logdiff::moe_combine", mutates_args=(), device_types="cpu")
-def _moe_combine(
-    y: Tensor, weights: Tensor, ids: Tensor, position: Tensor, expert_ids: Tensor | None, shared: Tensor | None
-) -> Tensor:
-    return cpu.combine(y, weights, ids, position, expert_ids, shared)
-
-
-@_moe_combine.register_fake
-def _(
-    y: Tensor, weights: Tensor, ids: Tensor, position: Tensor, expert_ids: Tensor | None, shared: Tensor | None
-) -> Tensor:
-    return y.new_empty((ids.shape[0], y.shape[1]))
-
-
-@torch.library.custom_op("logdiff::moe_combine_backward", mutates_args=(), device_types="cpu")
-def _moe_combine_backward(dout: Tensor, y: Tensor, weights: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-    return cpu.combine_backward(dout.to(y.dtype), y, weights, position)
-
-
-@_moe_combine_backward.register_fake
-def _(dout: Tensor, y: Tensor, weights: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-    return y.new_empty(y.shape), weights.new_empty(weights.shape)
 
 
 def _gather_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -288,5 +239,36 @@ def _combine_backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
     return dy, dweights, None, None, None, None if ctx.shared is None else dout.to(ctx.shared)
 
 
-_moe_gather.register_autograd(_gather_backward, setup_context=_gather_setup)
-_moe_combine.register_autograd(_combine_backward, setup_context=_combine_setup)
+define(
+    "moe_sort(Tensor ids, SymInt experts, Tensor? expert_ids) -> (Tensor, Tensor, Tensor)",
+    _sort_all,
+    lambda ids, experts, expert_ids: (
+        ids.new_empty(experts + 1),
+        ids.new_empty(ids.numel()),
+        ids.new_empty(ids.numel()),
+    ),
+)
+define(
+    "moe_gather(Tensor x, Tensor ids, Tensor order, Tensor position, Tensor? expert_ids) -> Tensor",
+    lambda x, ids, order, position, expert_ids: cpu.gather(x, order, ids.shape[1]),
+    lambda x, ids, order, position, expert_ids: x.new_empty((order.shape[0], x.shape[1])),
+    _gather_setup,
+    _gather_backward,
+)
+define(
+    "moe_gather_backward(Tensor d, Tensor ids, Tensor position, Tensor? expert_ids) -> Tensor",
+    lambda d, ids, position, expert_ids: cpu.combine(d, None, ids, position, expert_ids, None),
+    lambda d, ids, position, expert_ids: d.new_empty((ids.shape[0], d.shape[1])),
+)
+define(
+    "moe_combine(Tensor y, Tensor weights, Tensor ids, Tensor position, Tensor? expert_ids, Tensor? shared) -> Tensor",
+    cpu.combine,
+    lambda y, weights, ids, position, expert_ids, shared: y.new_empty((ids.shape[0], y.shape[1])),
+    _combine_setup,
+    _combine_backward,
+)
+define(
+    "moe_combine_backward(Tensor dout, Tensor y, Tensor weights, Tensor position) -> (Tensor, Tensor)",
+    lambda dout, y, weights, position: cpu.combine_backward(dout.to(y.dtype), y, weights, position),
+    lambda dout, y, weights, position: (y.new_empty(y.shape), weights.new_empty(weights.shape)),
+)

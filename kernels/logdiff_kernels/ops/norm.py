@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from logdiff_kernels.cpu import norm as cpu
+from logdiff_kernels.ops.definition import define
 from logdiff_kernels.ops.direct import check_floats, check_shapes, direct, plain
 
 
@@ -66,36 +67,18 @@ def _check(x: Tensor, weight: Tensor | None, residual: Tensor | None) -> None:
     check_shapes("rms_norm", False, "x and residual [..., n] of one dtype, weight [n], n > 0", x, weight, residual)
 
 
-@torch.library.custom_op("logdiff::rms_norm", mutates_args=(), device_types="cpu")
-def _rms_norm(x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor, Tensor]:
+def _rms_norm(x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor, Tensor | None]:
     _check(x, weight, None)
-    y, rstd = cpu.rms_norm(x, weight, eps, offset, True)
-    assert rstd is not None
-    return y, rstd
+    return cpu.rms_norm(x, weight, eps, offset, True)
 
 
-@_rms_norm.register_fake
-def _(x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), x.new_empty(x.numel() // x.shape[-1], dtype=torch.float32)
-
-
-@torch.library.custom_op("logdiff::add_rms_norm", mutates_args=(), device_types="cpu")
 def _add_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, offset: float
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor | None]:
     _check(x, weight, residual)
-    y, total, rstd = cpu.add_rms_norm(x, residual, weight, eps, offset, True)
-    assert rstd is not None
-    return y, total, rstd
+    return cpu.add_rms_norm(x, residual, weight, eps, offset, True)
 
 
-@_add_rms_norm.register_fake
-def _(x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor, Tensor, Tensor]:
-    rows = x.numel() // x.shape[-1]
-    return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(rows, dtype=torch.float32)
-
-
-@torch.library.custom_op("logdiff::rms_norm_backward", mutates_args=(), device_types="cpu")
 def _rms_norm_backward(
     dy: Tensor,
     x: Tensor,
@@ -111,20 +94,8 @@ def _rms_norm_backward(
     return x.new_empty(0) if dx is None else dx, x.new_empty(0) if dw is None else dw
 
 
-@_rms_norm_backward.register_fake
-def _(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    rstd: Tensor,
-    extra: Tensor | None,
-    offset: float,
-    need_x: bool,
-    need_weight: bool,
-) -> tuple[Tensor, Tensor]:
-    dx = x.new_empty(x.shape if need_x else (0,))
-    dw = x.new_empty(0) if weight is None or not need_weight else weight.new_empty(weight.shape)
-    return dx, dw
+def _one_per_row(x: Tensor) -> Tensor:
+    return x.new_empty(x.numel() // x.shape[-1], dtype=torch.float32)
 
 
 def _gradients(ctx: Any, dy: Tensor, extra: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -159,5 +130,26 @@ def _add_backward(ctx: Any, dy: Tensor, dtotal: Tensor, _: Tensor) -> tuple[Tens
     return dx, dx, dw, None, None
 
 
-_rms_norm.register_autograd(_backward, setup_context=_setup)
-_add_rms_norm.register_autograd(_add_backward, setup_context=_add_setup)
+define(
+    "rms_norm(Tensor x, Tensor? weight, float eps, float offset) -> (Tensor, Tensor)",
+    _rms_norm,
+    lambda x, weight, eps, offset: (x.new_empty(x.shape), _one_per_row(x)),
+    _setup,
+    _backward,
+)
+define(
+    "add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float eps, float offset) -> (Tensor, Tensor, Tensor)",
+    _add_rms_norm,
+    lambda x, residual, weight, eps, offset: (x.new_empty(x.shape), x.new_empty(x.shape), _one_per_row(x)),
+    _add_setup,
+    _add_backward,
+)
+define(
+    "rms_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor rstd, Tensor? extra, float offset, bool need_x,"
+    " bool need_weight) -> (Tensor, Tensor)",
+    _rms_norm_backward,
+    lambda dy, x, weight, rstd, extra, offset, need_x, need_weight: (
+        x.new_empty(x.shape if need_x else (0,)),
+        x.new_empty(0) if weight is None or not need_weight else weight.new_empty(weight.shape),
+    ),
+)

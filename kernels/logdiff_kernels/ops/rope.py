@@ -12,6 +12,7 @@ from torch import Tensor
 
 from logdiff_kernels.cpu import rope as cpu
 from logdiff_kernels.errors import UnsupportedError
+from logdiff_kernels.ops.definition import define
 from logdiff_kernels.ops.direct import check_floats, check_fp32, check_shapes, direct, plain
 
 
@@ -62,25 +63,9 @@ def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     check_shapes("rope", False, "x [T, H, D], cos and sin [T, R/2] with R <= D", x, cos, sin)
 
 
-@torch.library.custom_op("logdiff::rope", mutates_args=(), device_types="cpu")
-def _rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     _check(x, cos, sin)
     return cpu.rope(x, cos, sin, interleaved, False)
-
-
-@_rope.register_fake
-def _(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    return x.new_empty(x.shape)
-
-
-@torch.library.custom_op("logdiff::rope_backward", mutates_args=(), device_types="cpu")
-def _rope_backward(dy: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    return cpu.rope(dy, cos, sin, interleaved, True)
-
-
-@_rope_backward.register_fake
-def _(dy: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    return dy.new_empty(dy.shape)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -93,4 +78,15 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     return torch.ops.logdiff.rope_backward(dy, cos, sin, ctx.interleaved), None, None, None
 
 
-_rope.register_autograd(_backward, setup_context=_setup)
+define(
+    "rope(Tensor x, Tensor cos, Tensor sin, bool interleaved) -> Tensor",
+    _rotated,
+    lambda x, cos, sin, interleaved: x.new_empty(x.shape),
+    _setup,
+    _backward,
+)
+define(
+    "rope_backward(Tensor dy, Tensor cos, Tensor sin, bool interleaved) -> Tensor",
+    lambda dy, cos, sin, interleaved: cpu.rope(dy, cos, sin, interleaved, True),
+    lambda dy, cos, sin, interleaved: dy.new_empty(dy.shape),
+)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from logdiff_kernels.contract.router import RouterSpec
 from logdiff_kernels.cpu import router as cpu
+from logdiff_kernels.ops.definition import define
 from logdiff_kernels.ops.direct import check_fp32, check_shapes, direct
 
 
@@ -36,8 +37,7 @@ def router(logits: Tensor, spec: RouterSpec, bias: Tensor | None = None) -> tupl
     rule = (spec.top_k, spec.groups, spec.topk_groups, _flags(spec), spec.renorm_eps, spec.scaling)
     spec.check(logits.shape[-1])
     if direct(logits, bias):
-        _check(logits, bias)
-        return cpu.router(logits, bias, *rule)
+        return _choose(logits, bias, *rule)
     return torch.ops.logdiff.router(logits, bias, *rule)  # type: ignore[no-any-return]
 
 
@@ -56,46 +56,14 @@ def _check(logits: Tensor, bias: Tensor | None) -> None:
     check_shapes("router", fits, "logits [T, E], bias [E]", logits, bias)
 
 
-@torch.library.custom_op("logdiff::router", mutates_args=(), device_types="cpu")
-def _router(
-    logits: Tensor,
-    bias: Tensor | None,
-    k: int,
-    groups: int,
-    topk_groups: int,
-    flags: int,
-    renorm_eps: float,
-    scaling: float,
-) -> tuple[Tensor, Tensor]:
+def _choose(logits: Tensor, bias: Tensor | None, *rule: Any) -> tuple[Tensor, Tensor]:
     _check(logits, bias)
-    return cpu.router(logits, bias, k, groups, topk_groups, flags, renorm_eps, scaling)
+    return cpu.router(logits, bias, *rule)
 
 
-@_router.register_fake
-def _(
-    logits: Tensor,
-    bias: Tensor | None,
-    k: int,
-    groups: int,
-    topk_groups: int,
-    flags: int,
-    renorm_eps: float,
-    scaling: float,
-) -> tuple[Tensor, Tensor]:
+def _fake_choose(logits: Tensor, bias: Tensor | None, k: int, *rule: Any) -> tuple[Tensor, Tensor]:
     shape = (logits.shape[0], k)
     return logits.new_empty(shape), logits.new_empty(shape, dtype=torch.int64)
-
-
-@torch.library.custom_op("logdiff::router_backward", mutates_args=(), device_types="cpu")
-def _router_backward(
-    dweights: Tensor, logits: Tensor, ids: Tensor, flags: int, renorm_eps: float, scaling: float
-) -> Tensor:
-    return cpu.router_backward(dweights, logits, ids, flags, renorm_eps, scaling)
-
-
-@_router_backward.register_fake
-def _(dweights: Tensor, logits: Tensor, ids: Tensor, flags: int, renorm_eps: float, scaling: float) -> Tensor:
-    return logits.new_empty(logits.shape)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -109,4 +77,17 @@ def _backward(ctx: Any, dweights: Tensor, _: Tensor) -> tuple[Tensor | None, ...
     return torch.ops.logdiff.router_backward(dweights, logits, ids, *ctx.rule), *[None] * 7
 
 
-_router.register_autograd(_backward, setup_context=_setup)
+define(
+    "router(Tensor logits, Tensor? bias, SymInt k, SymInt groups, SymInt topk_groups, SymInt flags, float renorm_eps,"
+    " float scaling) -> (Tensor, Tensor)",
+    _choose,
+    _fake_choose,
+    _setup,
+    _backward,
+)
+define(
+    "router_backward(Tensor dweights, Tensor logits, Tensor ids, SymInt flags, float renorm_eps, float scaling)"
+    " -> Tensor",
+    cpu.router_backward,
+    lambda dweights, logits, ids, flags, renorm_eps, scaling: logits.new_empty(logits.shape),
+)
