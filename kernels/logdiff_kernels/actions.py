@@ -87,13 +87,14 @@ def _kernels_list(task: dict[str, Any], progress: Progress) -> TaskOutput:
 
 
 def _kernels_build(task: dict[str, Any], progress: Progress) -> TaskOutput:
+    from logdiff_kernels.align import PROVIDER
     from logdiff_kernels.cpu import library
 
     progress(0, None, "", "compiling what is not built yet")
     found = library.loaded()
     refused = [{"isa": isa, "why": why} for isa, why in found.refused]
     data = {"isa": found.isa, "path": str(found.path), "sha256": found.sha256, "refused": refused}
-    return TaskOutput(data={"provider": "aligned-cpu", **data})
+    return TaskOutput(data={"provider": PROVIDER, **data})
 
 
 def _kernels_selftest(task: dict[str, Any], progress: Progress) -> TaskOutput:

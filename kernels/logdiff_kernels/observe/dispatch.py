@@ -75,8 +75,7 @@ def _imported(value: Any, key: str, module: str) -> bool:
 
 
 def _home(package: str) -> Path | None:
-    module = sys.modules.get(package) or importlib.import_module(package)
-    file = getattr(module, "__file__", None)
+    file = getattr(importlib.import_module(package), "__file__", None)
     return Path(file).resolve().parent if file else None
 
 
