@@ -13,6 +13,8 @@ from logdiff_kernels import models, sequences
 from logdiff_kernels.align import OPERATORS
 from test_transformers_runner import Side
 
+from tests.kernels.vllm.aligned_sides import differing, overlay
+
 SAMPLING = {"max_tokens": 12, "temperature": 0.7, "seed": 7, "ignore_eos": True}
 
 
@@ -32,20 +34,11 @@ def sides(tmp_path: Path) -> Iterator[Callable[..., Side]]:
 
 
 @pytest.fixture
-def overlay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    def write(ops: list[str], aligned: list[str]) -> None:
-        path = tmp_path / "align.json"
-        body = {"format": "logdiff-overlay/1", "contract": "aligned/1", "provider": "aligned-cpu", "id": "t"}
-        path.write_text(json.dumps({**body, "ops": ops, "sides": aligned}), encoding="utf-8")
-        monkeypatch.setenv("LOGDIFF_ALIGN", str(path))
+def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def write(ops: list[str], aligned: tuple[str, ...]) -> None:
+        monkeypatch.setenv("LOGDIFF_ALIGN", str(overlay(tmp_path / "align.json", ops, aligned)))
 
     return write
-
-
-def differing(one: Path, other: Path) -> int:
-    left, right = (sequences.read(path).columns["logprobs"].view(np.int32) for path in (one, other))
-    assert len(left)
-    return int((left != right).sum())
 
 
 def fingerprint(side: Side, path: Path) -> dict[str, Any]:
@@ -62,9 +55,9 @@ def prompts(folder: Path) -> str:
 @pytest.mark.slow(seconds=60)
 @pytest.mark.parametrize("name", ["qwen3", "qwen3-moe", "gpt-oss"])
 def test_decoding_and_scoring_agree_in_every_bit_before_and_after_an_update(
-    name: str, sides: Callable[..., Side], overlay: Callable[..., None], tmp_path: Path
+    name: str, sides: Callable[..., Side], use: Callable[..., None], tmp_path: Path
 ) -> None:
-    overlay(list(OPERATORS), ["rollout", "train"])
+    use(list(OPERATORS), ("rollout", "train"))
     folder = str(models.build(name))
     rollout = sides(engine="transformers-generate", side="rollout", model=folder, dtype="bfloat16")
     train = sides(engine="transformers", side="train", model=folder, dtype="bfloat16", score={"micro_batch_size": 3})
@@ -75,7 +68,7 @@ def test_decoding_and_scoring_agree_in_every_bit_before_and_after_an_update(
         scored = tmp_path / f"score-{step}.safetensors"
         for score in ({}, {"layout": "packed"}, {"padding_side": "left", "micro_batch_size": 4}):
             train.run("score", input=str(made), output=str(scored), score=score)
-            assert differing(made, scored) == 0, (step, score)
+            assert differing(made, scored)[0] == 0, (step, score)
             scored.unlink()
         if step == 0:
             target = tmp_path / "checkpoint"
@@ -90,9 +83,9 @@ def test_decoding_and_scoring_agree_in_every_bit_before_and_after_an_update(
 
 @pytest.mark.slow(seconds=40)
 def test_a_side_that_the_overlay_leaves_out_stays_native(
-    sides: Callable[..., Side], overlay: Callable[..., None], tmp_path: Path
+    sides: Callable[..., Side], use: Callable[..., None], tmp_path: Path
 ) -> None:
-    overlay(["linear", "attention"], ["train"])
+    use(["linear", "attention"], ("train",))
     folder = str(models.build("qwen3"))
     rollout = sides(engine="transformers-generate", side="rollout", model=folder, dtype="bfloat16")
     train = sides(engine="transformers", side="train", model=folder, dtype="bfloat16")
@@ -104,17 +97,15 @@ def test_a_side_that_the_overlay_leaves_out_stays_native(
     made, scored = tmp_path / "generate.safetensors", tmp_path / "score.safetensors"
     rollout.run("generate", input=prompts(tmp_path), output=str(made))
     train.run("score", input=str(made), output=str(scored))
-    assert differing(made, scored) > 0
+    assert differing(made, scored)[0] > 0
 
 
 @pytest.mark.slow(seconds=10)
-def test_a_model_that_is_not_covered_ends_the_runner_with_its_module(
-    overlay: Callable[..., None], tmp_path: Path
-) -> None:
+def test_a_model_that_is_not_covered_ends_the_runner_with_its_module(use: Callable[..., None], tmp_path: Path) -> None:
     import torch
     import transformers
 
-    overlay(list(OPERATORS), ["train"])
+    use(list(OPERATORS), ("train",))
     config = transformers.CohereConfig(
         vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=2,
