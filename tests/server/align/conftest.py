@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,12 @@ import pytest
 import yaml
 from logdiff.align import State
 
-from tests.server.target.fakes import fake_python
+from tests.server.target.fakes import fake_model, fake_run
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps({"vocab_size": 23, "eos_token_id": 2}))
-    (model / "model.safetensors").write_bytes(b"x")
+    fake_model(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LOGDIFF_ALIGN", raising=False)
     monkeypatch.delenv("VLLM_PLUGINS", raising=False)
@@ -32,18 +28,8 @@ def write_run(place: Path) -> Callable[..., Path]:
     """Writes run.yaml; keyword arguments replace its keys."""
 
     def write(**changes: Any) -> Path:
-        python = fake_python(place)
-        data = {
-            "format": "logdiff-run/1",
-            "model": "model",
-            "prompts": {"random": {"count": 5, "lengths": [3, 4], "seed": 1}},
-            "sampling": {"max_tokens": 4},
-            "rollout": {"engine": "vllm", "python": python},
-            "train": {"engine": "transformers", "python": python, "args": {"offset": 0.25}},
-            **changes,
-        }
         file = place / "run.yaml"
-        file.write_text(yaml.safe_dump(data))
+        file.write_text(yaml.safe_dump({**fake_run(place), "model": "model", **changes}))
         return file
 
     return write

@@ -19,7 +19,7 @@ from logdiff.live.alignment import engine_spec
 from logdiff.live.tokens import earlier_tokens
 from logdiff.target import Timeouts, alignment
 
-from tests.server.target.fakes import fake_python
+from tests.server.target.fakes import fake_run
 
 FAST = Timeouts(hello=30, start=30, task=30, stop=1.0)
 
@@ -28,18 +28,7 @@ def make(
     here: Path, align: dict[str, Any], rollout: dict[str, Any] | None = None, train: dict[str, Any] | None = None,
     **changes: Any,
 ) -> RunFile:  # fmt: skip
-    python = fake_python(here)
-    data = {
-        "format": "logdiff-run/1",
-        "model": str(here / "model"),
-        "prompts": {"random": {"count": 5, "lengths": [3, 4], "seed": 1}},
-        "sampling": {"max_tokens": 4},
-        "rollout": {"engine": "vllm", "python": python, "args": rollout or {}},
-        "train": {"engine": "transformers", "python": python, "args": {"offset": 0.25, **(train or {})}},
-        "align": align,
-        **changes,
-    }
-    return RunFile.from_dict(data)
+    return RunFile.from_dict(fake_run(here, rollout, train, align=align, **changes))
 
 
 def mismatched(case: Case) -> int:
@@ -58,10 +47,8 @@ def test_both_packages_name_the_same_operators_contract_and_variable() -> None:
     )  # fmt: skip
 
 
-def test_what_the_server_writes_is_what_the_engine_process_reads(
-    model_here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = run(make(model_here, {"ops": ["rope", "linear"], "sides": ["train"]}), model_here / "c", timeouts=FAST)
+def test_what_the_server_writes_is_what_the_engine_process_reads(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = run(make(here, {"ops": ["rope", "linear"], "sides": ["train"]}), here / "c", timeouts=FAST)
     monkeypatch.setenv("LOGDIFF_ALIGN", str(case.path / "align.json"))
     spec = logdiff_kernels.align.from_environment("train")
     assert spec is not None
@@ -69,17 +56,17 @@ def test_what_the_server_writes_is_what_the_engine_process_reads(
     assert logdiff_kernels.align.from_environment("rollout") is None
 
 
-def test_a_native_run_differs_and_the_same_run_aligned_does_not(model_here: Path) -> None:
-    assert mismatched(run(make(model_here, {}), model_here / "stock", timeouts=FAST)) == 11
-    aligned = run(make(model_here, {"ops": "all"}), model_here / "aligned", timeouts=FAST)
+def test_a_native_run_differs_and_the_same_run_aligned_does_not(here: Path) -> None:
+    assert mismatched(run(make(here, {}), here / "stock", timeouts=FAST)) == 11
+    aligned = run(make(here, {"ops": "all"}), here / "aligned", timeouts=FAST)
     assert mismatched(aligned) == 0
     ok, detail = gate(aligned) or (None, "")
     assert ok is True
     assert f"{len(alignment.OPERATORS)} operators to aligned/1 by aligned-cpu" in detail
 
 
-def test_only_the_named_side_is_told(model_here: Path) -> None:
-    case = run(make(model_here, {"ops": "all", "sides": ["rollout"]}), model_here / "c", timeouts=FAST)
+def test_only_the_named_side_is_told(here: Path) -> None:
+    case = run(make(here, {"ops": "all", "sides": ["rollout"]}), here / "c", timeouts=FAST)
     assert mismatched(case) == 11
     ok, detail = gate(case) or (True, "")
     assert ok is None
@@ -87,25 +74,23 @@ def test_only_the_named_side_is_told(model_here: Path) -> None:
 
 
 def test_a_shell_that_is_switched_on_does_not_align_a_run_file_that_is_not(
-    model_here: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    overlay = model_here / "o.json"
+    overlay = here / "o.json"
     overlay.write_text(json.dumps(alignment.overlay_document(["linear"], ["train", "rollout"])))
     monkeypatch.setenv("LOGDIFF_ALIGN", str(overlay))
     said: list[str] = []
-    case = run(make(model_here, {}), model_here / "c", timeouts=FAST, on_progress=lambda p: said.append(p.message))
+    case = run(make(here, {}), here / "c", timeouts=FAST, on_progress=lambda p: said.append(p.message))
     assert (mismatched(case), gate(case)) == (11, None)
     assert any("LOGDIFF_ALIGN of this shell is left out" in message for message in said)
 
 
-def test_a_running_server_is_given_no_environment(model_here: Path) -> None:
+def test_a_running_server_is_given_no_environment(here: Path) -> None:
     server = {"engine": "vllm-http", "args": {"url": "http://127.0.0.1:1", "model": "m"}}
-    found = make(model_here, {"ops": "all", "sides": ["train"]}, rollout=None)
+    found = make(here, {"ops": "all", "sides": ["train"]}, rollout=None)
     run_file = RunFile.from_dict({**found.model_dump(), "rollout": server})
-    assert engine_spec(run_file.spec("rollout"), run_file, model_here).env == {}
-    assert engine_spec(run_file.spec("train"), run_file, model_here).env == {
-        "LOGDIFF_ALIGN": str(model_here / "align.json")
-    }
+    assert engine_spec(run_file.spec("rollout"), run_file, here).env == {}
+    assert engine_spec(run_file.spec("train"), run_file, here).env == {"LOGDIFF_ALIGN": str(here / "align.json")}
 
 
 @pytest.mark.parametrize(
@@ -117,18 +102,18 @@ def test_a_running_server_is_given_no_environment(model_here: Path) -> None:
     ],
 )
 def test_sides_that_do_not_run_one_definition_are_no_evidence(
-    model_here: Path, rollout: dict[str, Any], train: dict[str, Any], words: str
+    here: Path, rollout: dict[str, Any], train: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(EvidenceError, match=words):
-        run(make(model_here, {"ops": "all"}, rollout, train), model_here / "c", timeouts=FAST)
-    assert not (model_here / "c" / "results" / "measure.json").exists()
+        run(make(here, {"ops": "all"}, rollout, train), here / "c", timeouts=FAST)
+    assert not (here / "c" / "results" / "measure.json").exists()
 
 
-def test_given_tokens_are_decoded_again_and_not_sampled(model_here: Path) -> None:
-    stock = run(make(model_here, {}), model_here / "stock", timeouts=FAST)
+def test_given_tokens_are_decoded_again_and_not_sampled(here: Path) -> None:
+    stock = run(make(here, {}), here / "stock", timeouts=FAST)
     other = {"random": {"count": 2, "lengths": [1], "seed": 9}}  # not used: the tokens are given
-    again = make(model_here, {"ops": "all", "tokens": str(stock.path)}, prompts=other)
-    case = run(again, model_here / "again", timeouts=FAST)
+    again = make(here, {"ops": "all", "tokens": str(stock.path)}, prompts=other)
+    case = run(again, here / "again", timeouts=FAST)
     first, second = (read_sequences(c.path / "captures/step0/generate.safetensors") for c in (stock, case))
     assert first.sample_ids == second.sample_ids
     assert first.response_ids is not None
@@ -136,14 +121,14 @@ def test_given_tokens_are_decoded_again_and_not_sampled(model_here: Path) -> Non
     assert (first.prompt_ids.tolist(), first.response_ids.tolist()) == (
         second.prompt_ids.tolist(), second.response_ids.tolist(),
     )  # fmt: skip
-    assert (model_here / "count" / "generate").stat().st_size == 1
+    assert (here / "count" / "generate").stat().st_size == 1
     assert mismatched(case) == 0
 
 
-def test_tokens_come_from_pair_files_too(model_here: Path) -> None:
+def test_tokens_come_from_pair_files_too(here: Path) -> None:
     from logdiff import actions
 
-    pairs = model_here / "p.jsonl"
+    pairs = here / "p.jsonl"
     rows = [
         {"format": "logdiff-pair/1", "meta": {}},
         {"sample_id": "a", "prompt_token_ids": [4, 5], "response_token_ids": [7, 8], "rollout_logprobs": [-1.0, -1.0],
@@ -152,8 +137,8 @@ def test_tokens_come_from_pair_files_too(model_here: Path) -> None:
          "train_logprobs": [-1.0]},
     ]  # fmt: skip
     pairs.write_text("\n".join(json.dumps(row) for row in rows))
-    measured = actions.measure(paths=[pairs], case=model_here / "pairs").data
-    case = run(make(model_here, {"tokens": measured["case"]}), model_here / "c", timeouts=FAST)
+    measured = actions.measure(paths=[pairs], case=here / "pairs").data
+    case = run(make(here, {"tokens": measured["case"]}), here / "c", timeouts=FAST)
     found = read_sequences(case.path / "captures/step0/generate.safetensors")
     assert found.sample_ids == ["a", "b"]
     assert found.prompt_ids.tolist() == [4, 5, 6]
@@ -161,10 +146,10 @@ def test_tokens_come_from_pair_files_too(model_here: Path) -> None:
     assert found.response_ids.tolist() == [7, 8, 9]
 
 
-def test_tokens_are_those_of_the_lowest_step(model_here: Path) -> None:
+def test_tokens_are_those_of_the_lowest_step(here: Path) -> None:
     from logdiff import actions
 
-    pairs = model_here / "p.jsonl"
+    pairs = here / "p.jsonl"
     samples = {"c": (3, [7]), "a": (1, [8, 9]), "d": (2, [5]), "b": (1, [6])}
     rows = [
         {"sample_id": name, "step": step, "prompt_token_ids": [4], "response_token_ids": ids,
@@ -173,20 +158,18 @@ def test_tokens_are_those_of_the_lowest_step(model_here: Path) -> None:
     ]  # fmt: skip
     header = {"format": "logdiff-pair/1", "meta": {}}
     pairs.write_text("\n".join(json.dumps(row) for row in (header, *rows)))
-    found = earlier_tokens(Path(actions.measure(paths=[pairs], case=model_here / "pairs").data["case"]))
+    found = earlier_tokens(Path(actions.measure(paths=[pairs], case=here / "pairs").data["case"]))
     assert [found.response(i).tolist() for i in range(len(found.sample_ids))] == [[8, 9], [6]]
 
 
 @pytest.mark.parametrize("change", ["ops", "sides", "tokens", "kernels"])
-def test_a_case_of_another_alignment_is_not_resumed(
-    model_here: Path, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
-    stock = run(make(model_here, {}), model_here / "stock", timeouts=FAST)
+def test_a_case_of_another_alignment_is_not_resumed(here: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    stock = run(make(here, {}), here / "stock", timeouts=FAST)
     first: dict[str, Any] = {"ops": ["linear"]}
-    run(make(model_here, first), model_here / "c", timeouts=FAST)
-    before = (model_here / "count" / "start-vllm").stat().st_size
-    run(make(model_here, first), model_here / "c", timeouts=FAST)
-    assert (model_here / "count" / "start-vllm").stat().st_size == before, "the same run is returned without work"
+    run(make(here, first), here / "c", timeouts=FAST)
+    before = (here / "count" / "start-vllm").stat().st_size
+    run(make(here, first), here / "c", timeouts=FAST)
+    assert (here / "count" / "start-vllm").stat().st_size == before, "the same run is returned without work"
     other = {
         "ops": {"ops": ["rope"]},
         "sides": {"ops": ["linear"], "sides": ["train"]},
@@ -194,31 +177,31 @@ def test_a_case_of_another_alignment_is_not_resumed(
         "kernels": first,
     }[change]
     if change == "kernels":
-        (model_here / "k").mkdir()
-        (model_here / "k" / "align.py").write_text("another build")
-        monkeypatch.setattr("logdiff.live.alignment.package_folder", lambda: model_here / "k")
+        (here / "k").mkdir()
+        (here / "k" / "align.py").write_text("another build")
+        monkeypatch.setattr("logdiff.live.alignment.package_folder", lambda: here / "k")
     with pytest.raises(CaseError, match="another run file, model"):
-        run(make(model_here, other), model_here / "c", timeouts=FAST)
+        run(make(here, other), here / "c", timeouts=FAST)
 
 
-def test_given_tokens_and_several_steps_do_not_go_together(model_here: Path) -> None:
-    stock = run(make(model_here, {}), model_here / "stock", timeouts=FAST)
+def test_given_tokens_and_several_steps_do_not_go_together(here: Path) -> None:
+    stock = run(make(here, {}), here / "stock", timeouts=FAST)
     with pytest.raises(InputError, match="given tokens are for one step"):
-        make(model_here, {"tokens": str(stock.path)}, steps=2)
+        make(here, {"tokens": str(stock.path)}, steps=2)
 
 
 def test_the_command_line_takes_alignment_and_tokens_over_the_run_file(
-    model_here: Path, capfd: pytest.CaptureFixture[str]
+    here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     import yaml
     from logdiff.cli.app import run as command
 
-    file = model_here / "run.yaml"
-    file.write_text(yaml.safe_dump(make(model_here, {}).model_dump(exclude={"align"}, exclude_none=True)))
-    stock = model_here / "stock"
+    file = here / "run.yaml"
+    file.write_text(yaml.safe_dump(make(here, {}).model_dump(exclude={"align"}, exclude_none=True)))
+    stock = here / "stock"
     assert command(["run", str(file), "--floor", "none", "--case", str(stock), "--json"]) == 1
     capfd.readouterr()
-    aligned = ["--align", "all", "--tokens", str(stock), "--case", str(model_here / "aligned")]
+    aligned = ["--align", "all", "--tokens", str(stock), "--case", str(here / "aligned")]
     assert command(["run", str(file), "--floor", "none", "--json", *aligned]) == 0
     assert json.loads(capfd.readouterr().out)["measure"]["mismatched_tokens"] == 0
     wrong = ["run", str(file), "--align", "atention", "--json"]

@@ -18,37 +18,13 @@ from logdiff.live import RunFile, run
 from logdiff.live.floor import BUDGET
 from logdiff.target import Timeouts
 
-from tests.server.target.fakes import fake_python, gone, kill_quietly
+from tests.server.target.fakes import fake_run, gone, kill_quietly
 
 FAST = Timeouts(hello=30, start=30, task=30, stop=1.0)
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps({"vocab_size": 23, "eos_token_id": 2}))
-    (model / "model.safetensors").write_bytes(b"x")
-    (tmp_path / "count").mkdir()
-    monkeypatch.setenv("FAKE_COUNT", str(tmp_path / "count"))
-    return tmp_path
-
-
-def data(here, rollout=None, train=None, **changes):
-    python = fake_python(here)
-    return {
-        "format": "logdiff-run/1",
-        "model": str(here / "model"),
-        "prompts": {"random": {"count": 5, "lengths": [3, 4], "seed": 1}},
-        "sampling": {"max_tokens": 4},
-        "rollout": {"engine": "vllm", "python": python, "args": rollout or {}},
-        "train": {"engine": "transformers", "python": python, "args": {"offset": 0.25, **(train or {})}},
-        **changes,
-    }
-
-
 def make(here, *args, **kwargs):
-    return RunFile.from_dict(data(here, *args, **kwargs))
+    return RunFile.from_dict(fake_run(here, *args, **kwargs))
 
 
 def counts(here):
@@ -197,7 +173,7 @@ def start_process(here, spec):
     ],
 )
 def test_a_kill_at_any_moment_leaves_a_case_that_resumes_to_the_same_numbers(here, point):
-    spec = data(here)
+    spec = fake_run(here)
     process = start_process(here, spec)
     try:
         for line in process.stdout:
@@ -228,13 +204,13 @@ def test_a_kill_at_any_moment_leaves_a_case_that_resumes_to_the_same_numbers(her
 
 
 def test_a_case_in_use_is_refused(here):
-    process = start_process(here, data(here, rollout={"slow_at": "rescore", "slow": 20}))
+    process = start_process(here, fake_run(here, rollout={"slow_at": "rescore", "slow": 20}))
     try:
         for line in process.stdout:
             if line.strip() == "step0/rollout/generate":
                 break
         with pytest.raises(CaseError, match="another process"):
-            run(RunFile.from_dict(data(here, rollout={"slow_at": "rescore", "slow": 20})), here / "case", timeouts=FAST)
+            run(make(here, rollout={"slow_at": "rescore", "slow": 20}), here / "case", timeouts=FAST)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(10)
@@ -404,7 +380,7 @@ def test_a_rollout_without_reload_is_restarted_on_the_checkpoint_and_that_is_rec
 
 
 def test_steps_resume_from_the_last_checkpoint(here):
-    broken = data(here, steps=3)
+    broken = fake_run(here, steps=3)
     process = start_process(here, broken)
     try:
         for line in process.stdout:
@@ -433,7 +409,7 @@ def test_text_prompts_are_tokenised_by_the_rollout_engine(here):
 
 
 def test_the_floor_of_a_rollout_that_scores_varies_its_layout(here):
-    spec = data(here)
+    spec = fake_run(here)
     spec["rollout"]["engine"] = "transformers"
     floor = measured(run(RunFile.from_dict(spec), here / "case", floor="quick", timeouts=FAST))["floor"]
     axes = {a["axis"] for a in floor["axes"] if a["side"] == "rollout"}

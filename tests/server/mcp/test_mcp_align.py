@@ -96,19 +96,11 @@ async def test_plan_apply_and_revert_work_through_the_real_worker(
     from logdiff.mcp.server import build_server
     from logdiff.mcp.workspace import Workspace
 
-    from tests.server.target.fakes import fake_python
+    from tests.server.target.fakes import fake_model, fake_run
 
     monkeypatch.delenv("LOGDIFF_ALIGN", raising=False)
-    python = fake_python(tmp_path)
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps({"vocab_size": 23}))
-    (model / "model.safetensors").write_bytes(b"x")
-    run = {
-        "format": "logdiff-run/1", "model": "model", "prompts": {"random": {"count": 2, "lengths": [3]}},
-        "rollout": {"engine": "vllm", "python": python}, "train": {"engine": "transformers", "python": python},
-    }  # fmt: skip
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
+    fake_model(tmp_path)
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(fake_run(tmp_path)))
     async with Client(build_server(Workspace(tmp_path), inline_seconds=60, allow_write=True)) as client:
 
         async def call(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:

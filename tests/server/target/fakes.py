@@ -1,11 +1,13 @@
-"""A fake interpreter whose `-m logdiff_kernels.runner` is `fake_runner.py`."""
+"""A fake interpreter whose `-m logdiff_kernels.runner` is `fake_runner.py`, and a model and a run file for it."""
 
 import contextlib
+import json
 import os
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -18,6 +20,30 @@ def fake_python(folder: Path) -> str:
     path.write_text(f'#!/bin/sh\n{ours}\nexec {sys.executable} "$@"\n')
     path.chmod(0o755)
     return str(path)
+
+
+def fake_model(folder: Path) -> None:
+    """Make `folder/model`."""
+    model = folder / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"vocab_size": 23, "eos_token_id": 2}))
+    (model / "model.safetensors").write_bytes(b"x")
+
+
+def fake_run(
+    folder: Path, rollout: dict[str, Any] | None = None, train: dict[str, Any] | None = None, **changes: Any
+) -> dict[str, Any]:
+    """A run file of two fake engines with these arguments on `folder/model`; the train side is 1/4 lower everywhere."""
+    python = fake_python(folder)
+    return {
+        "format": "logdiff-run/1",
+        "model": str(folder / "model"),
+        "prompts": {"random": {"count": 5, "lengths": [3, 4], "seed": 1}},
+        "sampling": {"max_tokens": 4},
+        "rollout": {"engine": "vllm", "python": python, "args": rollout or {}},
+        "train": {"engine": "transformers", "python": python, "args": {"offset": 0.25, **(train or {})}},
+        **changes,
+    }
 
 
 def gone(pid: int, seconds: float = 10.0) -> bool:
