@@ -11,15 +11,11 @@ from logdiff.align.state import State
 from logdiff.errors import EngineError, EvidenceError, InputError, LogdiffError
 from logdiff.live import RunFile, dispatch, resolve_models
 from logdiff.live import run as run_live
-from logdiff.live.layout import generated, rescored, scored
+from logdiff.live.layout import floor_axis, generated, rescored, scored
 from logdiff.target import OnProgress
 
-RERUN = {
-    "rollout": "captures/step0/floor/rollout-rerun-same.safetensors",
-    "rescore": "captures/step0/floor/rescore-rerun-same.safetensors",
-    "train": "captures/step0/floor/train-rerun-same.safetensors",
-}
 BASE = {"rollout": generated(0), "rescore": rescored(0), "train": scored(0)}
+RERUN = {side: floor_axis(side, "rerun", "same") for side in BASE}
 
 
 def prove(
@@ -102,19 +98,17 @@ def _bits(
 def _side_bits(side: str, stock: Path, again: Path) -> dict[str, Any]:
     """Compare one side with its capture, or with the rerun of the case's floor, which was made in the same way."""
     now = _logprobs(again / BASE[side])
+    known = {name: _logprobs(stock / name) for name in (BASE[side], RERUN[side]) if (stock / name).is_file()}
     seen = []
-    for name in (BASE[side], RERUN[side]):
-        if (stock / name).is_file():
-            before = _logprobs(stock / name)
-            if len(before) != len(now):
-                continue
-            different = sum(a != b for a, b in zip(before, now, strict=True))
-            if different == 0:
-                return {"same": True, "detail": f"{len(now)} tokens, every bit as in {name}"}
-            seen.append(f"{different} of {len(now)} tokens differ from {name}")
-    rerun = stock / RERUN[side]
-    if rerun.is_file() and (stock / BASE[side]).is_file():
-        unstable = sum(a != b for a, b in zip(_logprobs(stock / BASE[side]), _logprobs(rerun), strict=False))
+    for name, before in known.items():
+        if len(before) != len(now):
+            continue
+        different = sum(a != b for a, b in zip(before, now, strict=True))
+        if different == 0:
+            return {"same": True, "detail": f"{len(now)} tokens, every bit as in {name}"}
+        seen.append(f"{different} of {len(now)} tokens differ from {name}")
+    if len(known) == 2:
+        unstable = sum(a != b for a, b in zip(*known.values(), strict=False))
         if unstable:
             seen.append(f"natively {unstable} tokens differ from run to run: the bits decide nothing")
             return {"same": None, "detail": "; ".join(seen)}

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from logdiff.errors import EngineError, InputError
 from logdiff.live.capture import read_json, score_task, scoring, setting
-from logdiff.live.layout import generated, rescored, scored
+from logdiff.live.layout import floor_axis, generated, rescored, scored
 from logdiff.live.session import Outcome, Session
 from logdiff.measure import floor_summary, self_stats
 from logdiff.target import EngineSpec
@@ -48,7 +48,7 @@ class Axis:
     @property
     def output(self) -> str:
         """Path of its sequence file in the case."""
-        return f"captures/step0/floor/{self.side}-{self.name}-{str(self.value).replace(':', '-')}.safetensors"
+        return floor_axis(self.side, self.name, self.value)
 
 
 @dataclass(slots=True)

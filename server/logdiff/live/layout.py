@@ -22,3 +22,8 @@ def rescored(step: int) -> str:
 def scored(step: int) -> str:
     """The train side's log-probabilities of the same tokens."""
     return f"captures/step{step}/score.safetensors"
+
+
+def floor_axis(side: str, name: str, value: object) -> str:
+    """What a side gave when `name` was `value`, for the floor; `side` as in `logdiff.live.floor.Axis`."""
+    return f"captures/step0/floor/{side}-{name}-{str(value).replace(':', '-')}.safetensors"
