@@ -18,7 +18,7 @@ from logdiff_kernels.ops.reference import attention as exact
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.operators.timing import compare
+from benchmarks.operators.timing import check, compare
 
 Row = dict[str, Any]
 Call = Callable[[], Tensor]
@@ -33,6 +33,7 @@ DECODE = (  # query heads, key heads, head size, sequences, keys of each
     (32, 8, 128, 1, 16384),
 )
 BLOCK = 128
+BOUND = 2e-2  # error relative to the largest value
 
 
 def prefill(seconds: float = 1.0) -> list[Row]:
@@ -56,9 +57,9 @@ def decode(seconds: float = 0.6) -> list[Row]:
             problem.q, *problem.ours_cache, problem.table, problem.cu, problem.lengths, scale=dim**-0.5
         )
         for call in (problem.ours, *peers.values()):
-            _check(call(), want)
+            check(call(), want, BOUND)
         shape = f"{heads}:{kv_heads}x{dim} {batch}x{keys}"
-        rows += [{**row, "shape": shape} for row in compare("paged-decode", problem.ours, dict(peers), seconds=seconds)]
+        rows += compare("paged-decode", shape, problem.ours, peers, seconds=seconds)
     return rows
 
 
@@ -71,8 +72,8 @@ def train(seconds: float = 1.0) -> list[Row]:
         ours = lambda q=q, k=k, v=v: ops.attention(q, k, v, _starts(len(q)), scale=0.125)  # noqa: E731
         for name, peer in (("torch-sdpa", _sdpa(q, k, v)), ("torch-eager", _eager(q, k, v))):
             step = _step(ours, (q, k, v), dout)
-            found = compare("attention-train", step, {name: _step(peer, (q, k, v), dout)}, seconds=seconds, rounds=3)
-            rows += [{**row, "shape": f"3:1x64 L{length}"} for row in found]
+            peers = {name: _step(peer, (q, k, v), dout)}
+            rows += compare("attention-train", f"3:1x64 L{length}", step, peers, seconds=seconds, rounds=3)
     return rows
 
 
@@ -107,12 +108,9 @@ def _compare_prefill(
     want = exact.attention(q, k, v, starts, scale=scale)
     assert isinstance(want, Tensor)
     for call in (ours, *peers.values()):
-        _check(call(), want)
+        check(call(), want, BOUND)
     shape = f"{q.shape[1]}:{k.shape[1]}x{q.shape[2]} L{len(q)}"
-    return [
-        {**row, "shape": shape}
-        for row in compare("attention-prefill", ours, dict(peers), seconds=seconds, rounds=rounds)
-    ]
+    return compare("attention-prefill", shape, ours, peers, seconds=seconds, rounds=rounds)
 
 
 def _problem(length: int, heads: int, kv_heads: int, dim: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -218,12 +216,6 @@ class _Pages:
             return out
 
         return call
-
-
-def _check(ours: Tensor, reference: Tensor) -> None:
-    error = (ours.double() - reference).abs().max() / reference.abs().max()
-    if not error < 2e-2:
-        raise AssertionError(f"far from the reference: {float(error)}")
 
 
 if __name__ == "__main__":

@@ -58,10 +58,10 @@ def vllm_tokens(quick: bool = False) -> list[Row]:
         stock = stack.enter_context(_Vllm(model, Path(folder), aligned=False))
         _check_rollout(model, prompts, ours.ask(prompts, 4), stock.ask(prompts, 4))
         calls = [lambda e=engine: e.ask(prompts, tokens) for engine in (ours, stock)]
-        rows = compare("vllm-tokens", calls[0], {"vllm-stock": calls[1]}, seconds=None, rounds=rounds)
+        shape = f"{len(prompts)} requests x {tokens} tokens"
+        rows = compare("vllm-tokens", shape, calls[0], {"vllm-stock": calls[1]}, seconds=None, rounds=rounds)
     made = tokens * len(prompts)
     for row in rows:
-        row["shape"] = f"{len(prompts)} requests x {tokens} tokens"
         row["tokens_per_s"] = {"ours": made / row["ours_ms"] * 1e3, "peer": made / row["peer_ms"] * 1e3}
         row["preload"] = [Path(path).name for path in ours.preload]
     return rows
@@ -221,12 +221,13 @@ class _Forms:
             for n, m in self.stock.items()
             if n not in self.left_out
         }
-        rows = compare(case, ours, dict(peers), seconds=None, rounds=rounds)
+        shape = f"L{ids.shape[1]} {self.layers} layers"
+        rows = compare(case, shape, ours, peers, seconds=None, rounds=rounds)
         skipped = [
             _skipped(case, f"transformers-{name} at {ids.shape[1]} tokens: too slow for --quick, no bf16 in this CPU")
             for name in self.left_out
         ]
-        return skipped + [{**row, "shape": f"L{ids.shape[1]} {self.layers} layers"} for row in rows]
+        return skipped + rows
 
 
 def _smollm2() -> Path:

@@ -17,7 +17,7 @@ from logdiff_kernels.ops.reference import linear as exact
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.operators.timing import compare
+from benchmarks.operators.timing import check, compare
 
 Row = dict[str, Any]
 DECODE_ROWS = (1, 2, 4, 8)
@@ -33,11 +33,11 @@ def decode(seconds: float = 0.4) -> list[Row]:
         copies = [_random(n, k) for _ in range(max(1, min(32, FLUSH_BYTES // (2 * n * k))))]
         for m in DECODE_ROWS:
             x = _random(m, k)
-            _check(ops.linear(x, copies[0]), exact.linear(x, copies[0]))
+            check(ops.linear(x, copies[0]), exact.linear(x, copies[0]))
             mine, theirs = itertools.cycle(copies), itertools.cycle(copies)
             ours = lambda x=x, w=mine: ops.linear(x, next(w))  # noqa: E731
             peers = {"torch-bf16": lambda x=x, w=theirs: functional.linear(x, next(w))}
-            rows += _compare("linear-decode", f"{m}x{n}x{k}", ours, peers, seconds)
+            rows += compare("linear-decode", f"{m}x{n}x{k}", ours, peers, seconds=seconds)
     return rows
 
 
@@ -52,10 +52,9 @@ def prefill(seconds: float = 1.0) -> list[Row]:
             "torch-fp32": lambda x=wide_x, w=wide_w: functional.linear(x, w),
         }
         for name, product in (("", ops.linear), ("-row", ops.linear_row)):
-            _check(product(x, w), exact.linear(x, w))
-            rows += _compare(
-                "linear-prefill", f"{m}x{n}x{k}{name}", lambda x=x, w=w, f=product: f(x, w), peers, seconds
-            )
+            check(product(x, w), exact.linear(x, w))
+            ours = lambda x=x, w=w, f=product: f(x, w)  # noqa: E731
+            rows += compare("linear-prefill", f"{m}x{n}x{k}{name}", ours, peers, seconds=seconds)
     return rows
 
 
@@ -67,11 +66,11 @@ def experts(seconds: float = 0.4) -> list[Row]:
         chosen = torch.stack([torch.randperm(128)[:8] for _ in range(tokens)]).flatten().sort().values
         offsets = torch.searchsorted(chosen, torch.arange(129))
         x = _random(len(chosen), 1024)
-        _check(ops.grouped_linear(x, offsets, w), exact.grouped_linear(x, offsets, w))
+        check(ops.grouped_linear(x, offsets, w), exact.grouped_linear(x, offsets, w))
         bounds = offsets.tolist()
         peers = {"torch-bf16": lambda x=x, o=bounds: _loop(x, o, w)}
         ours = lambda x=x, o=offsets: ops.grouped_linear(x, o, w)  # noqa: E731
-        rows += _compare("linear-experts", f"{tokens}x128x8x1536x1024", ours, peers, seconds)
+        rows += compare("linear-experts", f"{tokens}x128x8x1536x1024", ours, peers, seconds=seconds)
     return rows
 
 
@@ -92,12 +91,6 @@ def run(cases: tuple[str, ...] = tuple(CASES), quick: bool = False) -> list[Row]
         return [row for case in cases for row in CASES[case](**options)]
 
 
-def _compare(
-    case: str, shape: str, ours: Callable[[], Any], peers: dict[str, Callable[[], Any]], seconds: float
-) -> list[Row]:
-    return [{**row, "shape": shape} for row in compare(case, ours, peers, seconds=seconds)]
-
-
 def _random(*shape: int) -> Tensor:
     return torch.randn(shape).bfloat16()
 
@@ -105,12 +98,6 @@ def _random(*shape: int) -> Tensor:
 def _loop(x: Tensor, offsets: list[int], weight: Tensor) -> Tensor:
     spans = [(e, a, b) for e, (a, b) in enumerate(itertools.pairwise(offsets)) if b > a]
     return torch.cat([functional.linear(x[a:b], weight[e]) for e, a, b in spans])
-
-
-def _check(ours: Tensor, reference: Tensor) -> None:
-    error = (ours.double() - reference).abs().max() / reference.abs().max()
-    if not error < 1e-2:
-        raise AssertionError(f"far from the reference: {float(error)}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from logdiff_kernels.ops.reference import rope as exact_rope
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.operators.timing import compare
+from benchmarks.operators.timing import check, compare
 
 Row = dict[str, Any]
 TOKENS = (1, 8, 2048)
@@ -30,15 +30,16 @@ def rms_norm(seconds: float = 0.4) -> list[Row]:
     for tokens in TOKENS:
         for width in (576, 4096):
             x, r, w = _random(tokens, width), _random(tokens, width), _random(width)
-            _check(ops.rms_norm(x, w, 1e-6), exact_norm.rms_norm(x, w, 1e-6))
+            check(ops.rms_norm(x, w, 1e-6), exact_norm.rms_norm(x, w, 1e-6))
             peers = {
                 "torch": lambda x=x, w=w, n=width: functional.rms_norm(x, (n,), w, 1e-6),
                 "eager": lambda x=x, w=w: _llama_norm(x, w),
             }
-            rows += _compare(f"rms_norm-{tokens}x{width}", lambda x=x, w=w: ops.rms_norm(x, w, 1e-6), peers, seconds)
+            ours = lambda x=x, w=w: ops.rms_norm(x, w, 1e-6)  # noqa: E731
+            rows += compare("rms_norm", f"{tokens}x{width}", ours, peers, seconds=seconds)
             peers = {"torch": lambda x=x, r=r, w=w, n=width: functional.rms_norm(x + r, (n,), w, 1e-6)}
             ours = lambda x=x, r=r, w=w: ops.add_rms_norm(x, r, w, 1e-6)  # noqa: E731
-            rows += _compare(f"rms_norm-add-{tokens}x{width}", ours, peers, seconds)
+            rows += compare("rms_norm", f"add-{tokens}x{width}", ours, peers, seconds=seconds)
     return rows
 
 
@@ -50,10 +51,10 @@ def rope(seconds: float = 0.4) -> list[Row]:
             x, angle = _random(tokens, heads, dim), torch.rand(tokens, dim // 2) * 6
             cos, sin = angle.cos(), angle.sin()
             wide_cos, wide_sin = (torch.cat([t, t], dim=1)[:, None].bfloat16() for t in (cos, sin))
-            _check(ops.rope(x, cos, sin), exact_rope.rope(x, cos, sin))
+            check(ops.rope(x, cos, sin), exact_rope.rope(x, cos, sin))
             peers = {"torch": lambda x=x, c=wide_cos, s=wide_sin: x * c + _rotate_half(x) * s}
             ours = lambda x=x, c=cos, s=sin: ops.rope(x, c, s)  # noqa: E731
-            rows += _compare(f"rope-{tokens}x{heads}x{dim}", ours, peers, seconds)
+            rows += compare("rope", f"{tokens}x{heads}x{dim}", ours, peers, seconds=seconds)
     return rows
 
 
@@ -63,9 +64,10 @@ def swiglu(seconds: float = 0.4) -> list[Row]:
     for tokens in TOKENS:
         for width in (1536, 11008):
             gate, up = _random(tokens, width), _random(tokens, width)
-            _check(ops.swiglu(gate, up), exact_activation.swiglu(gate, up))
+            check(ops.swiglu(gate, up), exact_activation.swiglu(gate, up))
             peers = {"torch": lambda g=gate, u=up: act(g) * u}
-            rows += _compare(f"swiglu-{tokens}x{width}", lambda g=gate, u=up: ops.swiglu(g, u), peers, seconds)
+            ours = lambda g=gate, u=up: ops.swiglu(g, u)  # noqa: E731
+            rows += compare("swiglu", f"{tokens}x{width}", ours, peers, seconds=seconds)
     return rows
 
 
@@ -75,10 +77,10 @@ def logprob(seconds: float = 0.4) -> list[Row]:
     for tokens in (1, 8, 256):
         for vocabulary in (49152, 151936):
             logits, ids = torch.randn(tokens, vocabulary) * 4, torch.randint(0, vocabulary, (tokens,))
-            _check(ops.logprob(logits, ids), exact_logprob.logprob(logits, ids))
+            check(ops.logprob(logits, ids), exact_logprob.logprob(logits, ids), 1e-5)
             peers = {"torch": lambda x=logits, i=ids: torch.log_softmax(x, dim=-1).gather(1, i[:, None])}
             ours = lambda x=logits, i=ids: ops.logprob(x, i)  # noqa: E731
-            rows += _compare(f"logprob-{tokens}x{vocabulary}", ours, peers, seconds)
+            rows += compare("logprob", f"{tokens}x{vocabulary}", ours, peers, seconds=seconds)
     return rows
 
 
@@ -96,19 +98,8 @@ def run(cases: tuple[str, ...] = tuple(CASES), quick: bool = False) -> list[Row]
         return [row for case in cases for row in CASES[case](0.1 if quick else 0.4)]
 
 
-def _compare(name: str, ours: Callable[[], Any], peers: dict[str, Callable[[], Any]], seconds: float) -> list[Row]:
-    case, _, shape = name.partition("-")
-    return [{**row, "shape": shape} for row in compare(case, ours, peers, seconds=seconds)]
-
-
 def _random(*shape: int) -> Tensor:
     return torch.randn(shape).bfloat16()
-
-
-def _check(ours: Tensor, reference: Tensor) -> None:
-    error = (ours.double() - reference).abs().max() / reference.abs().max()
-    if not error < (1e-5 if ours.dtype == torch.float32 else 1e-2):
-        raise AssertionError(f"far from the reference: {float(error)}")
 
 
 def _llama_norm(x: Tensor, weight: Tensor) -> Tensor:

@@ -1,19 +1,28 @@
-"""Timing ours against peers in turns, so that what else the machine does falls on all alike."""
+"""Ours against the reference, and timed against peers in turns: what else the machine does falls on all alike."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from torch import Tensor
 
 Call = Callable[[], Any]
 
 
+def check(ours: Tensor, reference: Tensor, bound: float = 1e-2) -> None:
+    """Raise `AssertionError` where the largest error is not below `bound` of the reference's largest value."""
+    error = (ours.double() - reference).abs().max() / reference.abs().max()
+    if not error < bound:
+        raise AssertionError(f"far from the reference: {float(error)}")
+
+
 def compare(
-    case: str, ours: Call, peers: dict[str, Call], *, seconds: float | None = 0.4, rounds: int = 15
+    case: str, shape: str, ours: Call, peers: Mapping[str, Call], *, seconds: float | None = 0.4, rounds: int = 15
 ) -> list[dict[str, Any]]:
-    """One row per peer: {case, ours_ms, peer, peer_ms, ratio, spread}.
+    """One row per peer: {case, ours_ms, peer, peer_ms, ratio, spread, shape}.
 
     In each round every call is repeated for about `seconds / rounds / calls`; `seconds=None`: called once, for calls
     that take seconds. Times are medians over rounds, `ratio` is the median of the rounds' ratios (peer time / our
@@ -40,6 +49,7 @@ def compare(
                 "peer_ms": statistics.median(times[name]) * 1e3,
                 "ratio": middle,
                 "spread": (high - low) / 2 / middle,
+                "shape": shape,
             }
         )
     return rows
