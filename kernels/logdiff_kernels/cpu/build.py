@@ -6,8 +6,6 @@ this module before anything is installed.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -15,13 +13,12 @@ import platform
 import re
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from logdiff_kernels import toolchain
 from logdiff_kernels.errors import UnsupportedError
 
 SOURCES = Path(__file__).parent / "csrc"
@@ -138,10 +135,7 @@ def source_hash() -> str:
 
 def cache_folder() -> Path:
     """Where built libraries are kept: `cpu/` under `$LOGDIFF_CACHE`, else under the user's cache folder."""
-    root = os.environ.get("LOGDIFF_CACHE")
-    if root:
-        return Path(root) / "cpu"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "logdiff" / "cpu"
+    return toolchain.cache_folder("cpu")
 
 
 def library_name(isa: Isa) -> str:
@@ -178,18 +172,11 @@ def ensure_library(isa: Isa) -> Path:
             value=os.environ.get("CXX", "g++"),
             hint="install g++ or clang++ (or set CXX), or use a wheel that carries the libraries",
         )
-    key = hashlib.sha256(f"{source_hash()}\0{compiler.command}\0{compiler.version}".encode()).hexdigest()[:24]
-    folder = cache_folder() / key
-    target = folder / library_name(isa)
+    key = toolchain.content_key([source_hash(), *compiler.command, compiler.version])
+    target = cache_folder() / key / library_name(isa)
     if target.is_file():
         return target
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UnsupportedError(
-            f"the CPU kernels can't be built: {error}", value=str(folder), hint="set LOGDIFF_CACHE to a writable folder"
-        ) from error
-    with _locked(folder / f"{isa.name}.lock"):
+    with toolchain.locked(target.with_name(f"{isa.name}.lock")):
         if not target.is_file():
             compile_library(isa, target, compiler, objects=cache_folder() / "objects")
     return target
@@ -227,24 +214,24 @@ def compile_library(
         raise UnsupportedError(
             f"{compiler.version} can't compile for {isa.name}", value=isa.name, hint="a newer compiler"
         )
+    what = "the CPU kernels"
     flags = [*COMMON_FLAGS, *isa.flags, *extra]
-    with tempfile.TemporaryDirectory(prefix="logdiff-build-", dir=target.parent) as temporary:
-        store = objects or Path(temporary)
+    with toolchain.scratch(target) as temporary, toolchain.Compilers() as compilers:
+        store = objects or temporary
         store.mkdir(parents=True, exist_ok=True)
 
         def one(source: Path) -> Path:
-            content = "\0".join([*compiler.command, compiler.version, *flags, *_with_headers(source)])
-            made = store / f"{source.stem}-{hashlib.sha256(content.encode()).hexdigest()[:24]}.o"
+            words = [*compiler.command, compiler.version, *flags]
+            made = store / f"{source.stem}-{toolchain.content_key(words, toolchain.reached(source))}.o"
             if not made.is_file():
-                part = Path(temporary) / f"{source.stem}.part.o"
-                _call([*compiler.command, *flags, "-c", str(source), "-o", str(part)])
+                part = temporary / f"{source.stem}.part.o"
+                compilers.run([*compiler.command, *flags, "-c", str(source), "-o", str(part)], what)
                 part.replace(made)
             return made
 
-        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-            made = [str(path) for path in pool.map(one, source_files())]
-        linked = Path(temporary) / target.name
-        _call([*compiler.command, *flags, "-shared", *made, "-o", str(linked), *link, "-ldl"])
+        made = [str(path) for path in toolchain.all_made(compilers.each(one, source_files()))]
+        linked = temporary / target.name
+        compilers.run([*compiler.command, *flags, "-shared", *made, "-o", str(linked), *link, "-ldl"], what)
         linked.replace(target)
 
 
@@ -265,32 +252,3 @@ def build_prebuilt(folder: Path, compiler: Compiler, only: Sequence[str] | None 
     manifest = {"source": source_hash(), "machine": machine(), "compiler": compiler.version, "isas": built}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return built
-
-
-def _with_headers(source: Path) -> Iterator[str]:
-    """The source and every local header that it reaches, as text, each once."""
-    todo, seen = [source], {source}
-    while todo:
-        path = todo.pop()
-        text = path.read_text(encoding="utf-8")
-        yield text
-        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', text, re.MULTILINE):
-            header = path.parent / name
-            if header not in seen and header.is_file():
-                seen.add(header)
-                todo.append(header)
-
-
-def _call(argv: list[str]) -> None:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        words = done.stderr.strip()
-        error = next((line for line in words.splitlines() if "error" in line), words[:200])
-        raise UnsupportedError(f"the CPU kernels could not be compiled: {error}", value=argv[-3:], hint=words[-4000:])
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
