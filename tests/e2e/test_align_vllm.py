@@ -68,7 +68,6 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as found:
         found.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         found.setenv("LOGDIFF_HOOKS", "")
-        found.setattr(torch, "set_num_threads", torch.set_num_threads)  # vLLM puts its own there for good
         yield found
     align.restore()
 
