@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from logdiff_kernels.cpu.library import DTYPE_CODES, check, function
+from logdiff_kernels.cpu.library import DTYPE_CODES, address, check, function
 from logdiff_kernels.errors import InputError, UnsupportedError
 
 _POINTER, _INT64, _INT32, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
@@ -157,10 +157,6 @@ def _sinks32(sinks: torch.Tensor | None) -> torch.Tensor | None:
     return None if sinks is None else sinks.detach().to(torch.float32).contiguous()
 
 
-def _pointer(x: torch.Tensor | None) -> int | None:
-    return None if x is None else x.data_ptr()
-
-
 _REFUSED = {
     -11: "cu_q does not run from 0 upwards to at most the rows of q",
     -12: "cu_k does not run from 0 upwards to at most the rows of k and v",
@@ -199,7 +195,7 @@ def _point_packed(
 ) -> None:
     starts_q, starts_k, lengths = starts
     record.q_start, record.k_start, record.k_len = starts_q.data_ptr(), starts_k.data_ptr(), lengths.data_ptr()
-    record.batch, record.sinks, record.lse = lengths.numel(), _pointer(sinks), _pointer(lse)
+    record.batch, record.sinks, record.lse = lengths.numel(), address(sinks), address(lse)
 
 
 def _clear_tail(x: torch.Tensor, rows: int) -> None:
@@ -285,7 +281,7 @@ def paged_attention(
         if block_table.dtype == torch.int64:  # what 32 bits can't hold becomes a block that isn't there
             block_table = block_table.clamp(-1, 2**31 - 1)
         block_table = block_table.to(torch.int32).contiguous()
-    record.narrow, record.batch, record.sinks = int(narrow), batch, _pointer(sinks32)
+    record.narrow, record.batch, record.sinks = int(narrow), batch, address(sinks32)
     record.q_start, record.k_len, record.block_table = cu_q.data_ptr(), seq_lens.data_ptr(), block_table.data_ptr()
     record.table_row, record.table_columns = block_table.stride(0), block_table.shape[1]
     _run("ld_attention", record)
@@ -323,7 +319,7 @@ def attention_backward(
         dq=dq.data_ptr(),
         dk=dk.data_ptr(),
         dv=dv.data_ptr(),
-        dsinks=_pointer(dsinks),
+        dsinks=address(dsinks),
         dout_row=dout.stride(0),
         dout_head=dout.stride(1),
     )

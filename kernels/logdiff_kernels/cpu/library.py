@@ -8,7 +8,7 @@ import os
 import struct
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,11 @@ def packed(name: str, argtypes: Sequence[Any]) -> Any:
     return call
 
 
+def address(x: torch.Tensor | None) -> int:
+    """Where a tensor's data begins; 0, the null pointer, for None."""
+    return 0 if x is None else x.data_ptr()
+
+
 def pool() -> str:
     """Whose threads the kernels run on: `gomp` (the OpenMP runtime of the process) or `threads` (their own)."""
     name: bytes = function("ld_pool", [], ctypes.c_char_p)()
@@ -134,7 +139,7 @@ def _load_best() -> Loaded:
         except _ProbeError as error:
             refused.append((isa.name, error.message))
             continue
-        return Loaded(found.isa, found.path, found.sha256, found.source, tuple(refused), found.handle)
+        return replace(found, refused=tuple(refused))
     raise UnsupportedError(
         "no instruction set of the CPU kernels passes its check", value=refused, hint="a bug: report it"
     )

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from logdiff_kernels.cpu.library import check, packed
+from logdiff_kernels.contract import LOGPROB_LEAVES
+from logdiff_kernels.cpu.library import address, check, packed
 from logdiff_kernels.errors import InputError
 
-LEAVES = 8
+LEAVES = LOGPROB_LEAVES
 
 _P, _L, _I = c_void_p, c_int64, c_int32
 _SIGNATURES: dict[str, list[Any]] = {
@@ -41,10 +42,6 @@ def _run(name: str, *arguments: Any) -> None:
         check(name, status)
 
 
-def _at(x: Tensor | None) -> int:
-    return 0 if x is None else x.data_ptr()
-
-
 def _rows(logits: Tensor) -> Tensor:
     return logits if logits.stride(1) == 1 or logits.shape[1] <= 1 else logits.contiguous()
 
@@ -64,11 +61,11 @@ def logprob(
     bits = torch.empty(tokens, dtype=torch.float32) if entropy else None
     status = _call("ld_logprob")(
         logits.data_ptr(),
-        _at(temperature),
+        address(temperature),
         ids.data_ptr(),
         found.data_ptr(),
         logp.data_ptr(),
-        _at(bits),
+        address(bits),
         tokens,
         columns,
         logits.stride(0),
@@ -98,7 +95,7 @@ def stats(
     _run(
         "ld_logprob_stats",
         logits.data_ptr(),
-        _at(temperature),
+        address(temperature),
         out.data_ptr(),
         tokens,
         columns,
@@ -130,7 +127,7 @@ def target(
     _run(
         "ld_logprob_target",
         logits.data_ptr(),
-        _at(temperature),
+        address(temperature),
         ids.data_ptr(),
         out.data_ptr(),
         owned.data_ptr(),
@@ -148,7 +145,7 @@ def finish(stats: Tensor, target: Tensor, entropy: bool) -> tuple[Tensor, Tensor
     tokens = stats.shape[0]
     logp = torch.empty(tokens, dtype=torch.float32)
     bits = torch.empty(tokens, dtype=torch.float32) if entropy else None
-    _run("ld_logprob_finish", stats.data_ptr(), target.data_ptr(), logp.data_ptr(), _at(bits), tokens)
+    _run("ld_logprob_finish", stats.data_ptr(), target.data_ptr(), logp.data_ptr(), address(bits), tokens)
     return logp, bits
 
 
@@ -160,7 +157,7 @@ def log_softmax(logits: Tensor, temperature: Tensor | None, stats: Tensor, vocab
     _run(
         "ld_log_softmax",
         logits.data_ptr(),
-        _at(temperature),
+        address(temperature),
         stats.data_ptr(),
         out.data_ptr(),
         tokens,
@@ -190,12 +187,12 @@ def logprob_backward(
     _run(
         "ld_logprob_backward",
         logits.data_ptr(),
-        _at(temperature),
+        address(temperature),
         stats.data_ptr(),
         ids.data_ptr(),
-        _at(dlogp),
-        _at(entropy),
-        _at(dentropy),
+        address(dlogp),
+        address(entropy),
+        address(dentropy),
         out.data_ptr(),
         tokens,
         columns,
@@ -215,7 +212,7 @@ def log_softmax_backward(
     _run(
         "ld_log_softmax_backward",
         logits.data_ptr(),
-        _at(temperature),
+        address(temperature),
         stats.data_ptr(),
         dout.data_ptr(),
         out.data_ptr(),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from logdiff_kernels.cpu.library import DTYPE_CODES, check, packed
+from logdiff_kernels.cpu.library import DTYPE_CODES, address, check, packed
 from logdiff_kernels.errors import InputError
 
 _P, _L, _I = c_void_p, c_int64, c_int32
@@ -27,10 +27,6 @@ def _call(name: str) -> Any:
     return packed(name, _SIGNATURES[name])
 
 
-def _at(x: Tensor | None) -> int:
-    return 0 if x is None else x.data_ptr()
-
-
 def sort(ids: Tensor, experts: int, logical: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """(offsets [E+1], order [rows], position [T*k]), all int64; rows = slots whose id isn't negative.
 
@@ -45,7 +41,7 @@ def sort(ids: Tensor, experts: int, logical: Tensor | None) -> tuple[Tensor, Ten
     position = torch.empty(tokens * k, dtype=torch.int64)
     status = _call("ld_moe_sort")(
         ids.data_ptr(),
-        _at(logical),
+        address(logical),
         offsets.data_ptr(),
         order.data_ptr(),
         position.data_ptr(),
@@ -98,11 +94,11 @@ def combine(
     out = torch.empty((ids.shape[0], y.shape[1]), dtype=y.dtype)
     status = _call("ld_moe_combine")(
         y.data_ptr(),
-        _at(weights),
+        address(weights),
         ids.data_ptr(),
         position.data_ptr(),
-        _at(logical),
-        _at(shared),
+        address(logical),
+        address(shared),
         out.data_ptr(),
         ids.shape[0],
         ids.shape[1],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shlex
 from pathlib import Path
 from typing import Any
 
 from logdiff.align.plan import changes, check_covered, gather, read_source
+from logdiff.align.revert import remove_files
 from logdiff.align.state import JOURNAL, SWITCH, State
 from logdiff.align.status import status
 from logdiff.case.files import write_atomic
@@ -93,8 +95,6 @@ def _is_applied(state: State, identity: str) -> bool:
 
 def _clear_cut_off(overlay: Path) -> None:
     """Remove what an apply or revert that was cut off left; refuse a folder that is not ours."""
-    from logdiff.align.revert import remove_files
-
     if not overlay.is_dir():
         return
     left = remove_files(overlay)
@@ -129,7 +129,5 @@ def _write(overlay: Path, document: dict[str, Any], facts: dict[str, Any], varia
 
 
 def _read_env(overlay: Path) -> dict[str, str]:
-    import json
-
     found = json.loads((overlay / "env.json").read_bytes())
     return {str(k): str(v) for k, v in found["env"].items()}

@@ -108,7 +108,7 @@ def read_source(source: Path) -> tuple[RunFile, Path | None]:
     data = {**run, "align": run.get("align") or {}}
     for side in ("rollout", "train"):
         data[side] = {**data[side], "env": {}}
-    return RunFile.from_dict(_without_nones(data), source=str(source)), path
+    return RunFile.from_dict(data, source=str(source)), path
 
 
 def gather(run: RunFile, ops: list[str], sides: list[str], on_progress: OnProgress | None = None) -> dict[str, Any]:
@@ -116,13 +116,8 @@ def gather(run: RunFile, ops: list[str], sides: list[str], on_progress: OnProgre
     models = resolve_models(run, on_progress)
     found: dict[str, Any] = {"run": run.digest(), "ops": ops, "sides": sides, "rollout": None, "train": None}
     for side in sides:
-        found[side] = _side(side_spec(run, side, models), ops, on_progress)
+        found[side] = _side(run.spec(side, models[side]), ops, on_progress)
     return found
-
-
-def side_spec(run: RunFile, side: str, models: dict[str, Path | None]) -> EngineSpec:
-    """The engine of a side on its resolved model, with its own environment."""
-    return run.spec(side, str(models[side]) if models[side] is not None else None)
 
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -167,17 +162,16 @@ def _side(spec: EngineSpec, ops: list[str], on_progress: OnProgress | None) -> d
 
 def _shown(facts: dict[str, Any], ops: list[str], sides: list[str]) -> dict[str, Any]:
     table = json.loads((files("logdiff.align") / "costs.json").read_text(encoding="utf-8"))
+    engines = {side: str((facts[side].get("engine") or {}).get("name")) for side in sides}
     operators, not_covered, unchecked = [], [], []
     for side in sides:
         block = facts[side]
         not_covered += [{"side": side, **item} for item in block["not_covered"]]
         if block.get("unchecked"):
             unchecked.append({"side": side, "why": block["unchecked"]})
-        engine = str((block.get("engine") or {}).get("name"))
         for op in ops:
-            cost = (table["engines"].get(engine) or {}).get(op, "unknown")
+            cost = (table["engines"].get(engines[side]) or {}).get(op, "unknown")
             operators.append({"op": op, "side": side, "provider": PROVIDER, "why": WHY[op], "cost": cost})
-    engines = {side: str((facts[side].get("engine") or {}).get("name")) for side in sides}
     total = {side: (table["total"].get(engines[side], "unknown") if len(ops) > 1 else "unknown") for side in sides}
     cost = {"time_ratio": total, "measured_on": table["measured_on"], "unit": table["unit"]}
     return {"operators": operators, "not_covered": not_covered, "unchecked": unchecked, "cost": cost}
@@ -185,12 +179,6 @@ def _shown(facts: dict[str, Any], ops: list[str], sides: list[str]) -> dict[str,
 
 def _identity(facts: dict[str, Any]) -> str:
     return hashlib.sha256(dumps(facts).encode()).hexdigest()[:12]
-
-
-def _without_nones(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nones(inner) for key, inner in value.items() if inner is not None}
-    return value
 
 
 def check_covered(document: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from logdiff.align.plan import read_source, side_spec
+from logdiff.align.plan import read_source
 from logdiff.align.state import State
 from logdiff.errors import EngineError, EvidenceError, InputError, LogdiffError
 from logdiff.live import RunFile, dispatch, resolve_models
@@ -43,9 +43,8 @@ def prove(
         if not before:
             unmeasured.append(f"the {side} side's dispatch was not recorded before")
             continue
-        spec = side_spec(run, side, models)
         try:
-            now = dispatch(spec, on_progress)
+            now = dispatch(run.spec(side, models[side]), on_progress)
         except InputError as error:  # such as a LOGDIFF_ALIGN that is still set
             proof["dispatch"][side] = {"same": False, "native": False, "detail": f"{error.message}; {error.hint}"}
             continue

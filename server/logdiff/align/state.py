@@ -26,7 +26,6 @@ from logdiff.case.journal import Journal
 from logdiff.errors import CaseError, InputError
 from logdiff.jsonio import dumps
 
-FOLDER = ".logdiff"
 PLAN_FORMAT = "logdiff-align-plan/1"
 SWITCH = "align.json"
 FILES = ("env.json", "env.sh", "native.json")
@@ -43,7 +42,6 @@ class Overlay:
         switch: content of `align.json`; None where there is none (the overlay is off) or it can't be read.
         on: whether `align.json` exists.
         problems: what is not as the journal says, one sentence each.
-        journal: its whole events, oldest first.
     """
 
     path: Path
@@ -51,7 +49,6 @@ class Overlay:
     switch: dict[str, Any] | None
     on: bool
     problems: list[str]
-    journal: list[dict[str, Any]]
 
 
 class State:
@@ -69,11 +66,9 @@ class State:
         """Where the overlay of a plan without a case goes."""
         return self.root / "overlay"
 
-    def write_plan(self, plan: dict[str, Any]) -> Path:
+    def write_plan(self, plan: dict[str, Any]) -> None:
         """Keep a plan under its id."""
-        path = self.root / "plans" / f"{plan['id']}.json"
-        write_atomic(path, (dumps(plan, indent=1) + "\n").encode())
-        return path
+        write_atomic(self.root / "plans" / f"{plan['id']}.json", (dumps(plan, indent=1) + "\n").encode())
 
     def read_plan(self, identity: str) -> dict[str, Any]:
         """A plan by its id.
@@ -129,8 +124,7 @@ class State:
 
 def read_overlay(path: Path) -> Overlay:
     """What an overlay folder holds now."""
-    journal = Journal(path / JOURNAL)
-    events = journal.read()
+    events = Journal(path / JOURNAL).read()
     began: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "apply"), {})
     on = (path / SWITCH).exists()
     switch = _object(path / SWITCH)
@@ -148,7 +142,7 @@ def read_overlay(path: Path) -> Overlay:
         taking = any(e["event"] == "revert" for e in events)
         what = "revert" if taking else "apply"
         problems.append(f"{what} was cut off; engines are native, `logdiff align revert` cleans up")
-    return Overlay(path, str(began.get("plan") or ""), switch, on, problems, events)
+    return Overlay(path, str(began.get("plan") or ""), switch, on, problems)
 
 
 def digest_of(path: Path) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Optional
 
 import typer
 
@@ -43,7 +43,7 @@ def plan(
     out: Output = ctx.obj
     with ProgressView() as view:
         done = actions.align_plan(source=source, ops=ops, sides=sides, state=state, on_progress=view)
-    _show(out, done.data, plan_table)
+    out.show(done.data, plan_table)
     raise typer.Exit(done.exit_code)
 
 
@@ -61,7 +61,7 @@ def apply(
     out: Output = ctx.obj
     with ProgressView() as view:
         done = actions.align_apply(plan_id=plan_id, state=state, on_progress=view)
-    _show(out, done.data, align_table)
+    out.show(done.data, align_table)
     raise typer.Exit(done.exit_code)
 
 
@@ -73,7 +73,7 @@ def status(ctx: typer.Context, state: StateDir = Path(".logdiff"), as_json: opti
 
     out: Output = ctx.obj
     done = actions.align_status(state=state)
-    _show(out, done.data, align_table)
+    out.show(done.data, align_table)
     raise typer.Exit(done.exit_code)
 
 
@@ -97,12 +97,5 @@ def revert(
     out: Output = ctx.obj
     with ProgressView() as view:
         done = actions.align_revert(case=case, bits=bits, state=state, on_progress=view)
-    _show(out, done.data, align_table)
+    out.show(done.data, align_table)
     raise typer.Exit(done.exit_code)
-
-
-def _show(out: Output, data: dict[str, Any], table: Any) -> None:
-    if out.as_json:
-        out.json(data)
-    else:
-        out.text(*table(data))

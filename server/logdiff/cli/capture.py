@@ -45,10 +45,7 @@ def demo(
             say=view.say,
             on_progress=view,
         )
-    if out.as_json:
-        out.json(done.data)
-    else:
-        out.text(*demo_table(done.data))
+    out.show(done.data, demo_table)
     raise typer.Exit(done.exit_code)
 
 
@@ -86,10 +83,7 @@ def run(
             tokens=tokens,
             on_progress=view,
         )
-    if out.as_json:
-        out.json(done.data)
-    else:
-        out.text(*measure_table(done.data))
+    out.show(done.data, measure_table)
     raise typer.Exit(done.exit_code)
 
 
@@ -100,7 +94,4 @@ def env(ctx: typer.Context, python: options.Python = None, as_json: options.Json
 
     out: Output = ctx.obj
     data = actions.env(python=python).data
-    if out.as_json:
-        out.json(data)
-    else:
-        out.text(*env_table(data))
+    out.show(data, env_table)

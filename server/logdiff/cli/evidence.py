@@ -32,10 +32,7 @@ def measure(
     out: Output = ctx.obj
     with ProgressView() as view:
         done = actions.measure(paths=pairs, case=case, fail_above=fail_above, on_progress=view)
-    if out.as_json:
-        out.json(done.data)
-    else:
-        out.text(*measure_table(done.data))
+    out.show(done.data, measure_table)
     raise typer.Exit(done.exit_code)
 
 
@@ -51,10 +48,7 @@ def compare(
 
     out: Output = ctx.obj
     done = actions.compare(before=before, after=after)
-    if out.as_json:
-        out.json(done.data)
-    else:
-        out.text(*compare_table(done.data))
+    out.show(done.data, compare_table)
     raise typer.Exit(done.exit_code)
 
 
@@ -128,10 +122,7 @@ def query(
 
     out: Output = ctx.obj
     data = actions.query(case=case, sql=sql, limit=limit).data
-    if out.as_json:
-        out.json(data)
-    else:
-        out.text(*query_table(data))
+    out.show(data, query_table)
 
 
 def _parse_map(pairs: list[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Optional
 
 import typer
@@ -70,7 +71,7 @@ def bench(
     as_json: options.Json = False,
 ) -> None:
     """Time the kernels against what a model runs without them; ratio = peer's time / ours."""
-    _do(ctx, "bench", provider, arch, python, family or [], quick)
+    _do(ctx, "bench", provider, arch, python, family or (), quick)
 
 
 def _do(
@@ -79,7 +80,7 @@ def _do(
     provider: str,
     arch: str | None,
     python: str | None,
-    families: list[str] | None = None,
+    families: Sequence[str] = (),
     quick: bool = False,
 ) -> None:
     from logdiff import actions
@@ -92,13 +93,10 @@ def _do(
             provider=provider,
             arch=arch,
             python=python,
-            families=families or [],
+            families=families,
             quick=quick,
             on_progress=view,
         )
-    if out.as_json:
-        out.json(done.data)
-    else:
-        table = {"list": kernels_table, "build": kernels_table, "selftest": selftest_table, "bench": bench_table}[what]
-        out.text(*table(done.data))
+    table = {"list": kernels_table, "build": kernels_table, "selftest": selftest_table, "bench": bench_table}[what]
+    out.show(done.data, table)
     raise typer.Exit(done.exit_code)

@@ -6,6 +6,7 @@ import io
 import os
 import shutil
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
@@ -31,6 +32,13 @@ class Output:
         self._stream: IO[str] = self._private or sys.stdout
         if as_json:
             sys.stdout = sys.stderr
+
+    def show(self, data: dict[str, Any], table: Callable[[dict[str, Any]], Sequence[Any]]) -> None:
+        """Write a result: the object itself with `--json`, else what `table` makes of it for a reader."""
+        if self.as_json:
+            self.json(data)
+        else:
+            self.text(*table(data))
 
     def json(self, value: dict[str, Any]) -> None:
         """Write one JSON object and a line end."""

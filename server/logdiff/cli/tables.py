@@ -176,12 +176,18 @@ def models_table(data: dict[str, Any]) -> Table:
 
 def env_table(data: dict[str, Any]) -> list[Any]:
     """Facts of an environment, one row each, nested names joined by dots."""
+    return [_facts([data])]
+
+
+def _facts(blocks: list[dict[str, Any]]) -> Table:
     table = Table(show_header=False)
     table.add_column("", no_wrap=True)
     table.add_column("", overflow="fold")
-    for key, value in _flat(data, ""):
-        table.add_row(Text(key), Text(_value(value)))
-    return [table]
+    for block in blocks:
+        for key, value in _flat(block, ""):
+            table.add_row(Text(key), Text(_value(value)))
+        table.add_section()
+    return table
 
 
 def _flat(value: Any, prefix: str) -> list[tuple[str, Any]]:
@@ -252,15 +258,7 @@ def align_table(data: dict[str, Any]) -> list[Any]:
 
 def kernels_table(data: dict[str, Any]) -> list[Any]:
     """Providers, or what a build made, one fact a row."""
-    table = Table(show_header=False)
-    table.add_column("", no_wrap=True)
-    table.add_column("", overflow="fold")
-    blocks = data.get("providers") or [{key: value for key, value in data.items() if key != "format"}]
-    for block in blocks:
-        for key, value in _flat(block, ""):
-            table.add_row(Text(key), Text(_value(value)))
-        table.add_section()
-    return [table]
+    return [_facts(data.get("providers") or [data])]
 
 
 def selftest_table(data: dict[str, Any]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,9 @@ from logdiff.target.alignment import SIDES, VARIABLE, overlay_document
 from logdiff.target.overlay import package_folder
 
 OVERLAY = "align.json"
-_NUMERIC = ("align.py", "contract", "cpu", "ops", "engines")
+NUMERIC = ("align.py", "contract", "cpu", "ops", "engines")
+"""Files and folders of `logdiff_kernels` that decide an aligned run's numbers."""
+
 _SUFFIXES = (".py", ".cpp", ".h")
 
 
@@ -26,8 +29,7 @@ def write_overlay(case: Case, run: RunFile) -> None:
     if run.align.ops is None:
         return
     document = overlay_document(run.align.ops, run.align.sides, case.manifest.id)
-    path = case.path / OVERLAY
-    if not path.is_file() or _read(path) != document:
+    if _read(case.path / OVERLAY) != document:
         case.write_json(OVERLAY, document)
 
 
@@ -55,7 +57,7 @@ def sources_digest(run: RunFile) -> str | None:
         return None
     root = package_folder()
     digest = hashlib.sha256()
-    for name in _NUMERIC:
+    for name in NUMERIC:
         place = root / name
         files = [place] if place.is_file() else sorted(p for p in place.rglob("*") if p.suffix in _SUFFIXES)
         for file in files:
@@ -97,8 +99,6 @@ def check_aligned(run: RunFile, fingerprints: dict[str, dict[str, Any]]) -> None
 
 
 def _read(path: Path) -> Any:
-    import json
-
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -202,13 +202,13 @@ class RunFile(_Strict):
         """Folder that relative paths were resolved against."""
         return self._base
 
-    def spec(self, side: str, model: str | None = None) -> EngineSpec:
+    def spec(self, side: str, model: Path | str | None = None) -> EngineSpec:
         """The engine of `side` ("rollout" or "train"); `model` replaces the folder that the run file names."""
         block: RolloutSide | TrainSide = self.rollout if side == "rollout" else self.train
         return EngineSpec(
             engine=block.engine,
             side=side,
-            model=model or self.side_model(side),
+            model=str(model or self.side_model(side)),
             dtype=block.dtype or self.dtype,
             args=dict(block.args),
             env=dict(block.env),

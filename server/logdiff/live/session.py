@@ -86,8 +86,7 @@ class Session:
 
     def spec(self, side: str) -> EngineSpec:
         """The engine of a side on the folder that its model was resolved to."""
-        folder = self.models[side]
-        return engine_spec(self.run.spec(side, str(folder) if folder is not None else None), self.run, self.case.path)
+        return engine_spec(self.run.spec(side, self.models[side]), self.run, self.case.path)
 
     def do(
         self,

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from logdiff_kernels.contract.exp import exp1
+from logdiff_kernels.contract.exp import exp1, ln1, tanh1
 from logdiff_kernels.contract.reductions import r64
 from numpy.typing import NDArray
 
-from tests.kernels.ops.row_oracle import ln1
 from tests.kernels.oracle import FloatArray, array, cast, fma, matmul
 
 STEP, CHUNK = 512, 4096
@@ -23,11 +22,6 @@ class Options:
     causal: bool = True
     window: int = 0
     softcap: float = 0.0
-
-
-def tanh1(x: FloatArray) -> FloatArray:
-    t = exp1(np.float32(-2) * np.abs(x))
-    return np.copysign((ONE - t) / (ONE + t), x).astype(np.float32)
 
 
 def visible(positions: NDArray[np.int64], keys: NDArray[np.int64], options: Options) -> NDArray[np.bool_]:
@@ -52,6 +46,7 @@ def usable(m: FloatArray) -> FloatArray:
     return np.where(m == NEG_INF, ZERO, m)
 
 
+@np.errstate(all="ignore")
 def attention(
     q: torch.Tensor,
     positions: NDArray[np.int64],
@@ -61,18 +56,6 @@ def attention(
     sinks: torch.Tensor | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Rows q [R, Hq, D] at absolute positions [R] of a sequence, keys [n, Hk, D]: out [R, Hq, Dv], lse [R, Hq]."""
-    with np.errstate(all="ignore"):
-        return _attention(q, positions, k, v, options, sinks)
-
-
-def _attention(
-    q: torch.Tensor,
-    positions: NDArray[np.int64],
-    k: torch.Tensor,
-    v: torch.Tensor,
-    options: Options,
-    sinks: torch.Tensor | None,
-) -> tuple[FloatArray, FloatArray]:
     group = q.shape[1] // k.shape[1]
     qs = array(q).transpose(1, 0, 2)
     ks, vs = (array(x).transpose(1, 0, 2).repeat(group, axis=0) for x in (k, v))
@@ -111,6 +94,7 @@ def _attention(
     return cast(out, q.dtype).transpose(1, 0, 2), lse.transpose(1, 0)
 
 
+@np.errstate(all="ignore")
 def gradients(
     dout: torch.Tensor,
     q: torch.Tensor,
@@ -122,20 +106,6 @@ def gradients(
     sinks: torch.Tensor | None = None,
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray | None]:
     """dq, dk, dv and dsinks of one sequence whose queries are its last positions."""
-    with np.errstate(all="ignore"):
-        return _gradients(dout, q, k, v, out, lse, options, sinks)
-
-
-def _gradients(
-    dout: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    options: Options,
-    sinks: torch.Tensor | None,
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray | None]:
     heads, kv_heads = q.shape[1], k.shape[1]
     group, rows, length = heads // kv_heads, q.shape[0], k.shape[0]
     positions, keys = np.arange(length - rows, length), np.arange(length)

@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from ctypes import c_int32, c_int64, c_void_p
 from typing import Any
 
 import numpy as np
 import torch
-from logdiff_kernels.contract.exp import exp1, sigmoid1
+from logdiff_kernels.contract.exp import exp1, ln1, sigmoid1
 from logdiff_kernels.contract.reductions import r64
 from logdiff_kernels.contract.router import RouterSpec
-from logdiff_kernels.cpu.library import function
 
 from tests.kernels.oracle import FloatArray, array, cast
 
 ONE, ZERO = np.float32(1), np.float32(0)
 
 
-def _quiet(fn: Callable[..., Any]) -> Callable[..., Any]:
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return fn(*args, **kwargs)
-
-    return wrapped
-
-
-def ln1(x: FloatArray) -> FloatArray:
-    """The library's scalar ln1: the contract gives its properties (tested elsewhere), not its steps."""
-    x = np.ascontiguousarray(x, np.float32)
-    y = np.empty_like(x)
-    call = function("ld_elementwise", [c_int32, c_void_p, c_void_p, c_int64, c_int32])
-    assert call(1, x.ctypes.data, y.ctypes.data, x.size, 1) == 0
-    return y
-
-
-@_quiet
+@np.errstate(all="ignore")
 def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float, offset: float = 0.0) -> FloatArray:
     x32 = array(x)
     ss = r64(x32 * x32)
@@ -47,7 +27,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float, offset: f
     return cast(y, x.dtype)
 
 
-@_quiet
+@np.errstate(all="ignore")
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, eps: float, offset: float = 0.0
 ) -> tuple[FloatArray, FloatArray]:
@@ -55,7 +35,7 @@ def add_rms_norm(
     return rms_norm(torch.from_numpy(total.copy()).to(x.dtype), weight, eps, offset), total
 
 
-@_quiet
+@np.errstate(all="ignore")
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool) -> FloatArray:
     x32, c, s = array(x), array(cos)[:, None, :], array(sin)[:, None, :]
     half = cos.shape[1]
@@ -67,20 +47,20 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: boo
     return cast(y, x.dtype)
 
 
-@_quiet
+@np.errstate(all="ignore")
 def swiglu(gate: torch.Tensor, up: torch.Tensor) -> FloatArray:
     g = array(gate)
     return cast(g / (ONE + exp1(-g)) * array(up), gate.dtype)
 
 
-@_quiet
+@np.errstate(all="ignore")
 def geglu_tanh(gate: torch.Tensor, up: torch.Tensor) -> FloatArray:
     g = array(gate)
     inner = g + np.float32(0.044715) * g * g * g
     return cast(g / (ONE + exp1(np.float32(-2 * np.float32(0.79788456)) * inner)) * array(up), gate.dtype)
 
 
-@_quiet
+@np.errstate(all="ignore")
 def swiglu_clamped(gate: torch.Tensor, up: torch.Tensor, alpha: float, limit: float) -> FloatArray:
     top, a = np.float32(limit), np.float32(alpha)
     g, u = np.minimum(array(gate), top), np.clip(array(up), -top, top)
@@ -94,13 +74,13 @@ def _order(values: FloatArray) -> list[int]:
     )
 
 
-@_quiet
+@np.errstate(all="ignore")
 def softmax(x: FloatArray) -> FloatArray:
     e = exp1(x - x.max())
     return e / r64(e)
 
 
-@_quiet
+@np.errstate(all="ignore")
 def route(logits: FloatArray, spec: RouterSpec, bias: FloatArray | None) -> tuple[FloatArray, list[int]]:
     """One row."""
     score = softmax if spec.scoring == "softmax" else sigmoid1
@@ -134,7 +114,7 @@ def router(logits: torch.Tensor, spec: RouterSpec, bias: torch.Tensor | None = N
     return weights, torch.tensor([i for _, i in rows]).reshape(len(rows), spec.top_k)
 
 
-@_quiet
+@np.errstate(all="ignore")
 def moe_combine(
     y: FloatArray, weights: FloatArray, ids: FloatArray, shared: FloatArray | None, dtype: torch.dtype
 ) -> FloatArray:
@@ -167,7 +147,7 @@ def _merge(a: Part, b: Part) -> Part:
     return m, a[1] * ea + b[1] * eb, (ha + hb).astype(np.float32)
 
 
-@_quiet
+@np.errstate(all="ignore")
 def log_softmax(logits: torch.Tensor, heat: Any, vocabulary: int) -> tuple[FloatArray, FloatArray]:
     """(log-probabilities of all columns, entropies)."""
     z = array(logits).copy()

@@ -12,8 +12,10 @@ import pytest
 import yaml
 from logdiff import actions
 from logdiff.align import State, apply, plan, revert, status
+from logdiff.align.plan import read_source
 from logdiff.cli.app import run as command
 from logdiff.errors import CaseError, InputError
+from logdiff.live import load_run_file
 from logdiff.target.alignment import OPERATORS
 
 Write = Callable[..., Path]
@@ -217,6 +219,12 @@ def test_a_plan_of_a_case_proves_native_by_the_bits_of_that_case(
     assert found["native"] is False
     assert found["proof"]["bits"]["train"]["same"] is False
     assert found["proof"]["dispatch"]["train"]["same"] is True
+
+
+def test_a_plan_of_a_case_is_about_the_run_that_made_it(write_run: Write, place: Path) -> None:
+    file = write_run(sampling={"max_tokens": 4, "seed": None}, align={"ops": ["rope"]})
+    case = actions.run(run_file=file, case=place / "stock", floor=None).data["case"]
+    assert read_source(Path(case))[0] == load_run_file(file)
 
 
 def test_a_case_without_engines_can_not_be_planned(place: Path, state: State) -> None:

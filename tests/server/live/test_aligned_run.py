@@ -15,7 +15,7 @@ from logdiff.case import Case
 from logdiff.case.sequences import read_sequences
 from logdiff.errors import CaseError, EvidenceError, InputError
 from logdiff.live import RunFile, run
-from logdiff.live.alignment import engine_spec
+from logdiff.live.alignment import NUMERIC, engine_spec
 from logdiff.live.tokens import earlier_tokens
 from logdiff.target import Timeouts, alignment
 
@@ -40,11 +40,15 @@ def gate(case: Case) -> tuple[Any, str] | None:
     return (found[0]["ok"], found[0]["detail"]) if found else None
 
 
-def test_both_packages_name_the_same_operators_contract_and_variable() -> None:
-    theirs = logdiff_kernels.align
-    assert (alignment.OPERATORS, alignment.CONTRACT, alignment.PROVIDER, alignment.FORMAT, alignment.VARIABLE) == (
-        theirs.OPERATORS, theirs.CONTRACT, theirs.PROVIDER, theirs.FORMAT, theirs.VARIABLE,
-    )  # fmt: skip
+@pytest.mark.parametrize("name", ["OPERATORS", "CONTRACT", "PROVIDER", "FORMAT", "VARIABLE", "SIDES"])
+def test_both_packages_name_the_same_operators_contract_and_variable(name: str) -> None:
+    assert getattr(alignment, name) == getattr(logdiff_kernels.align, name)
+
+
+@pytest.mark.parametrize("name", NUMERIC)
+def test_the_sources_that_decide_a_resume_are_there(name: str) -> None:
+    place = Path(logdiff_kernels.align.__file__).parent / name
+    assert place.is_file() or any(place.rglob("*.py"))
 
 
 def test_what_the_server_writes_is_what_the_engine_process_reads(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,23 +53,24 @@ class DecodeRules:
     temperature: float
     aligned: bool = False
 
-    def distribution(self, logits: torch.Tensor) -> torch.Tensor:
-        """fp32 log-probabilities of every token, from logits [rows, V] of any float dtype."""
+    def scaled(self, logits: torch.Tensor) -> torch.Tensor:
+        """fp32 logits [rows, V] as `distribution` and `score` take them: the contract's operator divides by itself."""
+        logits = logits.float()
+        return logits if self.aligned or self.temperature == 1.0 else logits.div_(self.temperature)
+
+    def distribution(self, scaled: torch.Tensor) -> torch.Tensor:
+        """fp32 log-probabilities of every token."""
         if self.aligned:
             from logdiff_kernels import ops
 
-            return ops.log_softmax(logits.float(), self.temperature)
-        return torch.log_softmax(self._scaled(logits), dim=-1)
+            return ops.log_softmax(scaled, self.temperature)
+        return torch.log_softmax(scaled, dim=-1)
 
-    def score(self, logits: torch.Tensor, tokens: torch.Tensor) -> RowScores:
+    def score(self, scaled: torch.Tensor, tokens: torch.Tensor) -> RowScores:
         """Scores of one token per row."""
         if self.aligned:
-            return score_rows_aligned(logits, tokens, self.temperature, topk=self.topk)
-        return score_rows(self._scaled(logits), tokens, topk=self.topk)
-
-    def _scaled(self, logits: torch.Tensor) -> torch.Tensor:
-        logits = logits.float()
-        return logits if self.temperature == 1.0 else logits / self.temperature
+            return score_rows_aligned(scaled, tokens, self.temperature, topk=self.topk)
+        return score_rows(scaled, tokens, topk=self.topk)
 
 
 def decode_batch(
@@ -118,7 +119,7 @@ def decode_batch(
             cache = output.past_key_values
             if cache is None:
                 raise UnsupportedError(f"{type(model).__name__} keeps no cache to decode with", hint="engine: vllm")
-            logits = output.logits[:, -1]
+            logits = rules.scaled(output.logits[:, -1])
             logp = rules.distribution(logits)
             tokens = [choose(r, step, logp[r]) if active[r] else rules.filler for r in range(rows)]
             chosen = torch.tensor(tokens, dtype=torch.int64, device=device)

@@ -13,19 +13,15 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from logdiff_kernels.engines.exact import EXACT, floating
 from logdiff_kernels.engines.transformers.align.scene import Scene, evaluation, refuse
 
-_EXACT = frozenset(
+_EXACT = EXACT | frozenset(
     """
-    _reshape_alias _to_copy _unsafe_view abs add add_ alias arange as_strided bitwise_and cat clamp clamp_ clamp_max
-    clamp_min clone constant_pad_nd contiguous copy_ detach div div_ embedding empty empty_like empty_strided expand
-    fill_ full full_like gather index index_copy index_copy_ index_put index_put_ index_select lift_fresh masked_fill
-    masked_fill_ maximum minimum mul mul_ narrow neg new_empty new_empty_strided new_full new_ones new_zeros ones
-    ones_like permute relu repeat reshape resize_ scalar_tensor scatter scatter_ select set_ slice slice_scatter split
-    split_with_sizes squeeze stack sub sub_ t transpose unbind unsqueeze view where zero_ zeros zeros_like
+    _reshape_alias index_copy index_copy_ index_put scatter slice_scatter
     """.split()  # noqa: SIM905
 )
-"""Operators that move data, or round the result of one exact operation per element."""
+"""With the forms in which autograd and Transformers' caches move data."""
 
 _OWN = ("logdiff", "c10d", "_c10d_functional", "fsdp", "prim", "prims")
 
@@ -79,7 +75,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
-        if func.namespace not in _OWN and name not in _EXACT and _floating(result):
+        if func.namespace not in _OWN and name not in _EXACT and floating(result):
             module = _running()
             if module is not None:
                 raise refuse(
@@ -97,9 +93,3 @@ def _running() -> torch.nn.Module | None:
             return owner
         frame = frame.f_back
     return None
-
-
-def _floating(result: Any) -> bool:
-    if isinstance(result, torch.Tensor):
-        return result.is_floating_point()
-    return isinstance(result, (list, tuple)) and any(map(_floating, result))

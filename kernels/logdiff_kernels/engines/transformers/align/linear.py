@@ -9,7 +9,7 @@ import torch
 from logdiff_kernels import ops
 from logdiff_kernels.contract.linear import is_row_parallel, row_leaves
 from logdiff_kernels.engines.transformers.align.guard import plain_weight
-from logdiff_kernels.engines.transformers.align.scene import Scene, refuse
+from logdiff_kernels.engines.transformers.align.scene import Scene, refuse, text_config
 from logdiff_kernels.engines.transformers.align.stand_in import own_class
 
 
@@ -49,8 +49,7 @@ def leaves_by_length(rows: dict[str, int]) -> dict[str, int]:
 
 def tp_plan(model: Any) -> dict[str, str]:
     """The model's tensor-parallel plan, as its configuration gives it."""
-    config = model.config.get_text_config(decoder=True)
-    return dict(getattr(config, "base_model_tp_plan", None) or {})
+    return dict(getattr(text_config(model), "base_model_tp_plan", None) or {})
 
 
 def _linear(self: Any, input: torch.Tensor) -> torch.Tensor:

@@ -37,9 +37,8 @@ def find(scene: Scene) -> None:
     for name, module in scene.modules():
         if hasattr(module, "gate_up_proj") and isinstance(module.gate_up_proj, torch.nn.Parameter):
             continue  # stacked experts: the moe operator's
-        linears = [child for child in module.children() if isinstance(child, torch.nn.Linear)]
         acts = activation_modules(module)
-        found = recognise(module, scene) if 2 <= len(linears) <= 3 else None
+        found = recognise(module, scene)
         if found is None and not acts:
             continue
         if found is None:

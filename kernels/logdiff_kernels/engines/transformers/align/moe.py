@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ _GATE = RouterSpec(top_k=1, scoring="sigmoid")
 class Block:
     """Names of the children of a block. `shared` and `shared_gate` may be None.
 
-    `returns_tuple`: the block gives (hidden states, router weights).
+    `extra`: the router's output that the block gives besides the hidden states; None: it gives those alone.
     """
 
     router: str
@@ -82,14 +82,9 @@ def find(scene: Scene) -> None:
             scene.cover(experts)
     if specs:
         scene.facts["moe"] = {
-            "routers": [vars_of(spec) for spec in sorted(specs, key=repr)],
+            "routers": [asdict(spec) for spec in sorted(specs, key=repr)],
             "activations": sorted(activations),
         }
-
-
-def vars_of(spec: RouterSpec) -> dict[str, Any]:
-    """Plain values of a router's rule."""
-    return {name: getattr(spec, name) for name in spec.__dataclass_fields__}
 
 
 def _is_stacked(module: torch.nn.Module) -> bool:

@@ -22,7 +22,6 @@ from logdiff_kernels.engines.transformers.align.stand_in import attempt, close, 
 class Norm:
     """y = x / sqrt(mean(x^2) + eps) * (offset + weight); no weight: 1."""
 
-    size: int | None
     eps: float
     offset: float
     weighted: bool
@@ -47,7 +46,7 @@ def find(scene: Scene) -> None:
     added = follows_residual(scene) if len(wanted) == 1 else set()
     for name, (module, norm) in found.items():
         op = "add_rms_norm" if name in added else "rms_norm"
-        if op in wanted or len(wanted) == 2:
+        if op in wanted:
             scene.replace(module, _forward(norm), op)
         else:
             scene.cover(module)
@@ -74,8 +73,7 @@ def recognise(module: torch.nn.Module, scene: Scene) -> Norm | None:
     if len(parameters) > 1:
         return None
     weight = parameters[0].double() if parameters else None
-    size = weight.numel() if weight is not None else None
-    x = torch.randn(3, size or 64, generator=generator)
+    x = torch.randn(3, 64 if weight is None else weight.numel(), generator=generator)
     x = torch.cat([x, 1e-3 * x, x + 3.0])
     y = attempt(shadow.forward, x)
     if y is None:
@@ -91,7 +89,7 @@ def recognise(module: torch.nn.Module, scene: Scene) -> Norm | None:
         for offset in (0.0, 1.0) if weight is not None else (1.0,):
             expected = normed * (offset + (weight if weight is not None else 0.0))
             if close(y, expected):
-                return Norm(size, eps, offset if weight is not None else 0.0, weight is not None)
+                return Norm(eps, offset if weight is not None else 0.0, weight is not None)
     return None
 
 

@@ -87,17 +87,17 @@ def find(scene: Scene) -> None:
         return
     hashes: set[str] = set()
     styles: set[str] = set()
-    samples: dict[int, tuple[torch.Tensor, torch.Tensor, RopeSpec]] = {}
+    samples: list[tuple[torch.Tensor, torch.Tensor, RopeSpec]] = []
     for name, module in scene.modules():
         if not _inverse_frequencies(module):
             continue
         specs = _specs(name, module, scene)
         hashes |= {spec.hash() for spec in specs.values()}
-        samples[id(module)] = _sample(name, module, specs, scene)
+        samples.append(_sample(name, module, specs, scene))
         scene.replace(module, _table_forward(specs), "rope")
     if not samples:
         return
-    cos, sin, spec = next(iter(samples.values()))
+    cos, sin, spec = samples[0]
     rebound: dict[CodeType, Callable[..., Any]] = {}
     for name, module in scene.modules():
         forward = own_class(module).forward
@@ -130,12 +130,17 @@ def _inverse_frequencies(module: torch.nn.Module) -> list[str]:
     ]
 
 
+def _layer_type(buffer: str) -> str | None:
+    """The type of the layers that a buffer of frequencies is for; None: all."""
+    return buffer.removesuffix("inv_freq").rstrip("_") or None
+
+
 def _specs(name: str, module: Any, scene: Scene) -> dict[str | None, RopeSpec]:
     """The rule per layer type (None: the only one), checked against the frequencies that the module holds."""
     config = getattr(module, "config", None) or text_config(scene.model)
     found: dict[str | None, RopeSpec] = {}
     for buffer in _inverse_frequencies(module):
-        layer_type = buffer.removesuffix("inv_freq").rstrip("_") or None
+        layer_type = _layer_type(buffer)
         held = getattr(module, buffer)
         scaling = getattr(module, f"{layer_type}_attention_scaling" if layer_type else "attention_scaling", 1.0)
         spec = None
@@ -178,7 +183,7 @@ def _sample(
     more = {} if layer_type is None else {"layer_type": layer_type}
     shadow = stand_in(module, generator=scene.generator())
     for buffer in _inverse_frequencies(module):
-        of_type = specs[buffer.removesuffix("inv_freq").rstrip("_") or None]
+        of_type = specs[_layer_type(buffer)]
         for key in (buffer, buffer.replace("inv_freq", "original_inv_freq")):
             if key in shadow._buffers:
                 shadow._buffers[key] = torch.tensor(of_type.inv_freq)

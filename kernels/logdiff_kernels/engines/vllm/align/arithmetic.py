@@ -15,23 +15,18 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from logdiff_kernels.align import AlignSpec
+from logdiff_kernels.engines.exact import EXACT, floating
 from logdiff_kernels.engines.vllm.align.patches import Patches
 from logdiff_kernels.errors import UnsupportedError
 
 _TOKENS = 3
 
-_EXACT = frozenset(
+_EXACT = EXACT | frozenset(
     """
-    _to_copy _unsafe_view abs add add_ alias arange argmax argsort as_strided bitwise_and cat clamp clamp_ clamp_max
-    clamp_min clone constant_pad_nd contiguous copy_ detach div div_ embedding empty empty_like empty_strided expand eq
-    fill_ floor_divide full full_like gather ge gt index index_put_ index_select isfinite isnan item le lift_fresh lt
-    _local_scalar_dense masked_fill masked_fill_ max maximum min minimum mul mul_ narrow ne neg new_empty
-    new_empty_strided new_full new_ones new_zeros ones ones_like permute relu repeat reshape resize_ scalar_tensor
-    scatter_ searchsorted select set_ slice sort split split_with_sizes squeeze stack sub sub_ t topk transpose unbind
-    unsqueeze view where zero_ zeros zeros_like
+    _local_scalar_dense argmax argsort eq floor_divide ge gt isfinite isnan item le lt max min ne searchsorted sort topk
     """.split()  # noqa: SIM905
 )
-"""Operators that move data, compare, or round the result of one exact operation per element."""
+"""With what compares, sorts and counts."""
 
 _OWN = ("logdiff", "vllm", "c10d", "_c10d_functional", "prim", "prims")
 
@@ -107,10 +102,4 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _inexact(func: Any, result: Any) -> bool:
     if func.namespace.startswith("_C"):  # vLLM's stock kernels
         return True
-    return func.namespace not in _OWN and func.overloadpacket.__name__ not in _EXACT and _floating(result)
-
-
-def _floating(result: Any) -> bool:
-    if isinstance(result, torch.Tensor):
-        return result.is_floating_point()
-    return isinstance(result, (list, tuple)) and any(map(_floating, result))
+    return func.namespace not in _OWN and func.overloadpacket.__name__ not in _EXACT and floating(result)

@@ -24,18 +24,21 @@ def apply(patches: Patches, spec: AlignSpec) -> None:
     """
     from vllm.distributed.parallel_state import GroupCoordinator
 
+    def total(group: Any, partial: torch.Tensor) -> torch.Tensor:
+        if "linear_row" in spec:
+            raise UnsupportedError(
+                f"a sum over the ranks of group {group.unique_name} that no aligned operator owns",
+                value=str(partial.dtype),
+                hint="leave linear_row out of the aligned operators, or use tensor_parallel_size 1",
+            )
+        return ops.tree_combine(_over(group, partial.to(torch.float32)), None, partial.dtype)
+
     def all_reduce(stock: Any) -> Any:
         def all_reduce(self: Any, input_: torch.Tensor) -> torch.Tensor:
             if self.world_size == 1 or not input_.is_floating_point():
                 untouched: torch.Tensor = stock(self, input_)
                 return untouched
-            if "linear_row" in spec:
-                raise UnsupportedError(
-                    f"a sum over the ranks of group {self.unique_name} that no aligned operator owns",
-                    value=str(input_.dtype),
-                    hint="leave linear_row out of the aligned operators, or use tensor_parallel_size 1",
-                )
-            return ops.tree_combine(_over(self, input_.to(torch.float32)), None, input_.dtype)
+            return total(self, input_)
 
         return all_reduce
 
@@ -44,13 +47,7 @@ def apply(patches: Patches, spec: AlignSpec) -> None:
             if self.world_size == 1 or not input_.is_floating_point():
                 untouched: torch.Tensor = stock(self, input_, dim)
                 return untouched
-            if "linear_row" in spec:
-                raise UnsupportedError(
-                    f"a sum over the ranks of group {self.unique_name} that no aligned operator owns",
-                    value=str(input_.dtype),
-                    hint="leave linear_row out of the aligned operators, or use tensor_parallel_size 1",
-                )
-            whole = ops.tree_combine(_over(self, input_.to(torch.float32)), None, input_.dtype)
+            whole = total(self, input_)
             width = whole.shape[dim] // self.world_size
             return whole.narrow(dim, self.rank_in_group * width, width).contiguous()
 

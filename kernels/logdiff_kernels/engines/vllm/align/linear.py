@@ -13,6 +13,7 @@ import torch
 from logdiff_kernels import ops
 from logdiff_kernels.align import AlignSpec
 from logdiff_kernels.contract.linear import rank_leaves
+from logdiff_kernels.engines.vllm.align import collectives
 from logdiff_kernels.engines.vllm.align.patches import Patches
 
 OPERATOR = "logdiff_operator"
@@ -96,9 +97,7 @@ def row_product(
     if size == 1:
         return ops.linear_row(x, weight, bias)
     partial = ops.linear_row_partial(x, weight, rank_leaves(inputs, size))
-    from logdiff_kernels.engines.vllm.align.collectives import gathered
-
-    return ops.tree_combine(gathered(partial), bias, x.dtype)
+    return ops.tree_combine(collectives.gathered(partial), bias, x.dtype)
 
 
 def _own_columns(layer: Any, x: torch.Tensor) -> torch.Tensor:
