@@ -1,9 +1,9 @@
 // Capacities of the cores of each architecture, and the words that every plan shares.
 //
 // Kernels include "kernel_operator.h" before any plan header, so that the functions here become device functions there.
-// Rule for every struct that is passed to a kernel: plain data, 8-byte fields before 4-byte fields, no padding (end with
-// `reserved` where needed), first field `dtype` among the 4-byte ones. A field that is added here is added to the ctypes
-// mirror of the same name too; tests/kernels/plan compares names, offsets and sizes.
+// Rule for every struct that is passed to a kernel: plain data, 8-byte fields before 4-byte fields, no padding (end
+// with `reserved` where needed), first field `dtype` among the 4-byte ones. A field that is added here is added to the
+// ctypes mirror of the same name too; tests/kernels/plan compares names, offsets and sizes.
 #pragma once
 
 #include <cstdint>
@@ -39,17 +39,17 @@ constexpr uint32_t kChunk = 4096;      // keys of an attention chunk
 constexpr uint32_t kChunkSteps = kChunk / kStep;
 constexpr uint32_t kVectors = 2;       // vector cores beside each cube core in the kernels of this project
 
-// Bytes that a kernel may use, after what the compiler and the runtime keep for themselves.
-struct Capacity {
-    uint32_t ub, l1, l0a, l0b, l0c, bias, fixpipe;
+// Bytes in each memory of a core: what a kernel takes, or may take after what the compiler and the runtime keep.
+struct Usage {
+    uint64_t ub, l1, l0a, l0b, l0c, bias, fixpipe;
 };
 
 LD_PLAN_FN constexpr bool known_arch(uint32_t arch) { return arch == kArch2201 || arch == kArch3510; }
 
-LD_PLAN_FN constexpr Capacity capacity(uint32_t arch) {
+LD_PLAN_FN constexpr Usage capacity(uint32_t arch) {
     return arch == kArch3510
-               ? Capacity{248 * kKiB, 512 * kKiB, 64 * kKiB, 64 * kKiB, 256 * kKiB, 4 * kKiB, 4 * kKiB}
-               : Capacity{184 * kKiB - 256, 512 * kKiB - 256, 64 * kKiB, 64 * kKiB, 128 * kKiB, 1 * kKiB, 2 * kKiB};
+               ? Usage{248 * kKiB, 512 * kKiB, 64 * kKiB, 64 * kKiB, 256 * kKiB, 4 * kKiB, 4 * kKiB}
+               : Usage{184 * kKiB - 256, 512 * kKiB - 256, 64 * kKiB, 64 * kKiB, 128 * kKiB, 1 * kKiB, 2 * kKiB};
 }
 
 // Whether L0C can be written straight to UB and UB to L1; otherwise cube and vector cores meet in GM.
@@ -60,6 +60,12 @@ LD_PLAN_FN constexpr uint32_t default_cores(uint32_t arch) { return known_arch(a
 
 LD_PLAN_FN constexpr uint32_t element_bytes(uint32_t dtype) {
     return dtype == kFloat32 ? 4 : dtype == kBFloat16 || dtype == kFloat16 ? 2 : 0;
+}
+
+LD_PLAN_FN constexpr bool fits(const Usage& used, uint32_t arch) {
+    const Usage limit = capacity(arch);
+    return used.ub <= limit.ub && used.l1 <= limit.l1 && used.l0a <= limit.l0a && used.l0b <= limit.l0b &&
+           used.l0c <= limit.l0c && used.bias <= limit.bias && used.fixpipe <= limit.fixpipe;
 }
 
 LD_PLAN_FN constexpr uint64_t ceil_div(uint64_t a, uint64_t b) { return (a + b - 1) / b; }

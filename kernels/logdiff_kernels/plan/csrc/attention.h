@@ -1,12 +1,13 @@
 // Plan of attention: training over packed sequences, prefill and paged decode are one struct and one body.
 //
-// Rows. Query heads of one KV head are packed: packed row r of (sequence, KV head) is token r / group, head r % group. A row
-// tile is kTileM packed rows; the last one of a sequence is padded. Work is an item: (sequence, KV head, row tile, chunks).
-// Steps, sub-tiles and chunks lie at absolute key positions, so a row's bits don't depend on the item that it is in.
+// Rows. Query heads of one KV head are packed: packed row r of (sequence, KV head) is token r / group, head r % group.
+// A row tile is kTileM packed rows; the last one of a sequence is padded. Work is an item: (sequence, KV head, row
+// tile, chunks). Steps, sub-tiles and chunks lie at absolute key positions, so a row's bits don't depend on the item
+// that it is in.
 //
-// An item runs its chunks ascending. If it has all chunks that the row tile sees (`slot` is kNoSlot), it combines them on
-// the core and writes the result; else each item has one chunk and leaves (m, l, O) in its slot of the workspace, and after
-// all items the `LdAttentionCombine` entries put the slots together, ascending.
+// An item runs its chunks ascending. If it has all chunks that the row tile sees (`slot` is kNoSlot), it combines them
+// on the core and writes the result; else each item has one chunk and leaves (m, l, O) in its slot of the workspace,
+// and after all items the `LdAttentionCombine` entries put the slots together, ascending.
 #pragma once
 
 #include "arch.h"
@@ -51,7 +52,7 @@ struct LdAttentionPlan {
 
     uint32_t group;                   // query heads of a KV head
     uint32_t qk_k, pv_n, pv_k;        // Mmads: QK is (128, kSubTile, qk_k), PV is (128, pv_n, pv_k)
-    uint32_t q_buffers, kv_buffers, p_buffers;  // L1: Q tile; K or V sub-tile (one ring for both); P of kTileM x kSubTile
+    uint32_t q_buffers, kv_buffers, p_buffers;  // L1: Q tile; K or V sub-tile (one ring); P of kTileM x kSubTile
     uint32_t l0_buffers, l0c_buffers;
     uint32_t direct;                  // 1: S and PV go to UB, P to L1; 0: all three through the workspace
     uint32_t resident;                // 1: O of a vector core's 64 rows stays in UB; 0: it is kept in the workspace
@@ -74,7 +75,8 @@ struct KeyRange {
 };
 
 // Keys that some row of the tile sees. `tokens` query tokens are the last ones of a sequence of `keys` keys.
-LD_PLAN_FN constexpr KeyRange visible_keys(const LdAttentionPlan& p, uint32_t tokens, uint32_t keys, uint32_t row_tile) {
+LD_PLAN_FN constexpr KeyRange visible_keys(const LdAttentionPlan& p, uint32_t tokens, uint32_t keys,
+                                           uint32_t row_tile) {
     const uint64_t first = uint64_t(row_tile) * kTileM / p.group;
     const uint64_t last = least(uint64_t(tokens) * p.group, uint64_t(row_tile + 1) * kTileM) - 1;
     const int64_t shift = int64_t(keys) - tokens;
@@ -97,7 +99,7 @@ LD_PLAN_FN constexpr uint32_t row_tiles(const LdAttentionPlan& p, uint32_t token
     return uint32_t(ceil_div(uint64_t(tokens) * p.group, kTileM));
 }
 
-// --- budgets -------------------------------------------------------------------------------------------------------
+// --- budgets
 
 constexpr uint32_t kExpScratchBytes = 16 * kKiB;  // temporaries of exp1, which works in parts of 1024 elements
 constexpr uint32_t kStateBytes = 8 * kKiB;        // m, l, factors of 64 rows, as scalars and as data blocks; masks
@@ -116,17 +118,15 @@ LD_PLAN_FN constexpr uint64_t attention_l1_bytes(const LdAttentionPlan& p) {
     return (p.q_buffers * q + p.kv_buffers * kv + uint64_t(p.p_buffers) * kTileM * kSubTile) * element_bytes(p.dtype);
 }
 
-LD_PLAN_FN constexpr uint64_t attention_l0a_bytes(const LdAttentionPlan& p) {
-    return uint64_t(p.l0_buffers) * kTileM * most(p.qk_k, p.pv_k) * element_bytes(p.dtype);
-}
-
-LD_PLAN_FN constexpr uint64_t attention_l0b_bytes(const LdAttentionPlan& p) {
+LD_PLAN_FN constexpr Usage attention_usage(const LdAttentionPlan& p) {
     const uint64_t qk = uint64_t(kSubTile) * p.qk_k, pv = uint64_t(p.pv_n) * p.pv_k;
-    return p.l0_buffers * most(qk, pv) * element_bytes(p.dtype);
-}
-
-LD_PLAN_FN constexpr uint64_t attention_l0c_bytes(const LdAttentionPlan& p) {
-    return uint64_t(p.l0c_buffers) * kTileM * kTileN * 4;
+    Usage used{};
+    used.ub = attention_ub_bytes(p);
+    used.l1 = attention_l1_bytes(p);
+    used.l0a = uint64_t(p.l0_buffers) * kTileM * most(p.qk_k, p.pv_k) * element_bytes(p.dtype);
+    used.l0b = p.l0_buffers * most(qk, pv) * element_bytes(p.dtype);
+    used.l0c = uint64_t(p.l0c_buffers) * kTileM * kTileN * 4;
+    return used;
 }
 
 // Slices of rows: the largest that fit, with O resident if that leaves slices of at least 8 rows.
@@ -182,7 +182,7 @@ LD_PLAN_FN constexpr int32_t plan_attention(LdAttentionPlan& p) {
     return kPlanOk;
 }
 
-// --- workspace: [block][ring]{S, P, PV}, [block] O if it isn't resident, then the chunk states ----------------------
+// --- workspace: [block][ring]{S, P, PV}, [block] O if it isn't resident, then the chunk states
 
 LD_PLAN_FN constexpr uint64_t score_bytes() { return uint64_t(kTileM) * kStep * 4; }
 LD_PLAN_FN constexpr uint64_t weight_bytes(const LdAttentionPlan& p) {

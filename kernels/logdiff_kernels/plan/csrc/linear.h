@@ -1,8 +1,8 @@
 // Plans of the matrix products: linear, linear_row, grouped linear, and the gradients of linear.
 //
 // C[m, n] = sum over k of A(m, k) B(n, k), per piece of k ascending in one fp32 accumulator from +0. Every Mmad is
-// (kTileM, kTileN, mmad_k(dtype)), except that the tail of a piece of k may be shorter: it depends on the length of k alone.
-// Output tiles are whole: no core ever shares a tile's k with another one.
+// (kTileM, kTileN, mmad_k(dtype)), except that the tail of a piece of k may be shorter: it depends on the length of k
+// alone. Output tiles are whole: no core ever shares a tile's k with another one.
 #pragma once
 
 #include "arch.h"
@@ -72,25 +72,23 @@ LD_PLAN_FN constexpr Range linear_piece(const LdLinearPlan& p, uint32_t k, uint3
     return {0, k};
 }
 
-// Bytes of L1, L0A (L0B is the same) and L0C that the tiles take.
-LD_PLAN_FN constexpr uint64_t linear_l1_bytes(const LdLinearPlan& p) {
-    return uint64_t(p.l1_buffers) * (kTileM + kTileN) * p.l1_k * element_bytes(p.dtype);
-}
-LD_PLAN_FN constexpr uint64_t linear_l0_bytes(const LdLinearPlan& p) {
-    return uint64_t(p.l0_buffers) * kTileM * p.tile_k * element_bytes(p.dtype);
-}
-LD_PLAN_FN constexpr uint64_t linear_l0c_bytes(const LdLinearPlan& p) {
-    return uint64_t(p.l0c_buffers) * kTileM * kTileN * 4;
-}
-
-// UB of each of the two vector cores when they finish a tile: `rows` rows of the tile at a time, `partials` of them in
-// fp32 double-buffered, the sums of a tree's levels, the output double-buffered, and the bias.
+// Rows of a slice when the two vector cores finish a tile: `partials` of them in fp32 double-buffered, the sums of a
+// tree's levels, the output double-buffered, and the bias.
 constexpr uint32_t kLinearVectorRows = 16;
-LD_PLAN_FN constexpr uint64_t linear_ub_bytes(const LdLinearPlan& p) {
-    if (!p.mix) return 0;
-    const uint64_t slice = kLinearVectorRows * kTileN * 4;
+
+// Bias is added by the vector cores, after the last add, and no Fixpipe parameter tensor is needed: those buffers stay
+// free.
+LD_PLAN_FN constexpr Usage linear_usage(const LdLinearPlan& p) {
+    const uint64_t size = element_bytes(p.dtype), slice = kLinearVectorRows * kTileN * 4;
     const uint64_t partials = p.kind == kLeaves ? p.leaves : 1;
-    return 2 * partials * slice + 4 * slice + 2 * slice + 2 * kTileN * 4 + 4 * kKiB;
+    const uint64_t l0 = uint64_t(p.l0_buffers) * kTileM * p.tile_k * size;
+    Usage used{};
+    used.ub = p.mix ? 2 * partials * slice + 4 * slice + 2 * slice + 2 * kTileN * 4 + 4 * kKiB : 0;
+    used.l1 = uint64_t(p.l1_buffers) * (kTileM + kTileN) * p.l1_k * size;
+    used.l0a = l0;
+    used.l0b = l0;
+    used.l0c = uint64_t(p.l0c_buffers) * kTileM * kTileN * 4;
+    return used;
 }
 
 LD_PLAN_FN constexpr int32_t plan_linear(LdLinearPlan& p) {
@@ -121,8 +119,8 @@ LD_PLAN_FN constexpr uint32_t linear_tiles(const LdLinearPlan& p, uint32_t rows)
     return uint32_t(ceil_div(rows, kTileM)) * p.tiles_n;
 }
 
-// Place of tile `index` among tiles_m x tiles_n. Stripes of kStripe m tiles, within a stripe n by n and m inside, so that
-// the tiles which neighbouring blocks take at one time share operands. Block b takes the tiles b, b + blocks, ...
+// Place of tile `index` among tiles_m x tiles_n. Stripes of kStripe m tiles, within a stripe n by n and m inside, so
+// that the tiles which neighbouring blocks take at one time share operands. Block b takes the tiles b, b + blocks, ...
 struct TilePlace {
     uint32_t m, n;
 };

@@ -1,7 +1,7 @@
 // Plans of the kernels that work row by row on the vector cores.
 //
-// A row never depends on which core has it, so rows are shared out freely. What sits in UB at once depends on the kernel,
-// the dtype and the length of a row alone.
+// A row never depends on which core has it, so rows are shared out freely. What sits in UB at once depends on the
+// kernel, the dtype and the length of a row alone.
 #pragma once
 
 #include "arch.h"
@@ -29,7 +29,8 @@ enum RowKernel : uint32_t {
 enum RowSplit : uint32_t { kContiguous = 0, kStrided = 1 };
 
 // What one row element and one row need in UB. Queued tensors are double-buffered in the kernel's dtype; `floats` are
-// fp32 work arrays of the tile's size; `row_bytes` is what every row of the tile needs beside (lanes of R64, statistics).
+// fp32 work arrays of the tile's size; `row_bytes` is what every row of the tile needs beside (lanes of R64,
+// statistics).
 struct RowBuffers {
     uint32_t queued_in, queued_out, floats, row_bytes;
 };
@@ -65,8 +66,8 @@ LD_PLAN_FN constexpr uint64_t row_ub_bytes(uint32_t kernel, uint32_t dtype, uint
     return rows * (tile * element + b.row_bytes) + kRowFixedBytes;
 }
 
-// Largest tile (elements, a multiple of 64) that fits with one row, at most kMostTile. Both architectures use the smaller
-// UB, so that a plan is the same on both.
+// Largest tile (elements, a multiple of 64) that fits with one row, at most kMostTile. Both architectures use the
+// smaller UB, so that a plan is the same on both.
 LD_PLAN_FN constexpr uint32_t row_tile_limit(uint32_t kernel, uint32_t dtype) {
     uint32_t tile = kMostTile;
     while (tile > kLanes && row_ub_bytes(kernel, dtype, tile, 1) > capacity(kArch2201).ub) tile -= kLanes;
@@ -79,7 +80,7 @@ LD_PLAN_FN constexpr uint32_t row_tile_limit(uint32_t kernel, uint32_t dtype) {
 struct LdRows {
     uint32_t rows;       // rows of the call
     uint32_t length;     // elements of a row
-    uint32_t tile;       // elements of a row in UB at once, a multiple of 64; the last tile of a row may be partly padding
+    uint32_t tile;       // elements of a row in UB at once, a multiple of 64; a row's last tile may be part padding
     uint32_t pieces;     // tiles of one row
     uint32_t tile_rows;  // most rows in UB at once; 1 if a row takes several tiles
     uint32_t blocks;     // vector cores that are launched; 0 if there is nothing to do
@@ -138,7 +139,8 @@ struct LdMoePlan {  // permute (gather), combine and its backward; also embeddin
     LdRows rows;
 };
 
-struct LdColumnSumPlan {  // sums over rows in blocks of 512, a block from +0, blocks ascending; each strip has one owner
+// Sums over rows in blocks of 512, a block from +0, blocks ascending; each strip of columns has one owner.
+struct LdColumnSumPlan {
     int64_t a_stride, b_stride;
     uint32_t dtype, out_dtype, tokens, columns;
     uint32_t groups, mode;  // groups: ranges of tokens given by an offsets tensor (1: all tokens)
