@@ -23,6 +23,7 @@
 #include "check.h"
 #include "launch.h"
 #include "memory.h"
+#include "modes.h"
 #include "op.h"
 #include "queue.h"
 #include "state.h"

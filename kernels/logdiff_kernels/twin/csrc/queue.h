@@ -13,8 +13,11 @@ namespace twin {
 struct Queue;
 struct QueueBuffer;
 
-uint64_t pipe_allocate(Memory memory, uint64_t bytes);  // TPipe's bump allocation, 32-byte granules
+void pipe_create();
+void pipe_require();  // fails if the core has no TPipe
 void pipe_reset();
+uint64_t pipe_allocate(Memory memory, uint64_t bytes);  // bump allocation in 32-byte granules
+void allocator_create();                                // of the static style, which excludes TPipe
 Queue* make_queue(AscendC::TPosition position, int depth, uint32_t buffers, uint64_t bytes);
 QueueBuffer* queue_alloc(Queue* queue);
 void queue_enqueue(Queue* queue, QueueBuffer* buffer);
@@ -91,6 +94,10 @@ class TBuf {
 
 class TPipe {
  public:
+  TPipe() { twin::pipe_create(); }
+  TPipe(const TPipe&) = delete;
+  TPipe& operator=(const TPipe&) = delete;
+
   template <TPosition position, int32_t depth>
   bool InitBuffer(TQue<position, depth>& queue, uint8_t buffers, uint32_t bytes) {
     queue.queue_ = twin::make_queue(position, depth, buffers, bytes);
@@ -103,6 +110,7 @@ class TPipe {
     return true;
   }
   void Reset() { twin::pipe_reset(); }
+  void Destroy() { twin::pipe_reset(); }
   TEventID FetchEventID(HardEvent event) { return static_cast<TEventID>(twin::fetch_event_id(event)); }
   template <HardEvent event>
   TEventID FetchEventID() {
@@ -116,12 +124,24 @@ class TPipe {
   void ReleaseEventID(TEventID id) {
     twin::release_event_id(event, id);
   }
+
+ private:
+  struct Existing {};
+  explicit TPipe(Existing) {}
+  friend TPipe* GetTPipePtr();
 };
+
+inline TPipe* GetTPipePtr() {
+  static TPipe pipe{TPipe::Existing{}};  // a TPipe has no state: all of it is the core's
+  twin::pipe_require();
+  return &pipe;
+}
 
 // Static placement: tensors one behind the other from the start of the memory.
 template <Hardware hardware = Hardware::UB>
 class LocalMemAllocator {
  public:
+  LocalMemAllocator() { twin::allocator_create(); }
   template <typename T, uint32_t elements>
   LocalTensor<T> Alloc() {
     return Alloc<T>(elements);

@@ -17,7 +17,6 @@ void sync_all(bool vector_only);
 int fetch_event_id(AscendC::HardEvent event);
 int alloc_event_id(AscendC::HardEvent event);
 void release_event_id(AscendC::HardEvent event, int id);
-void init_soc_state();
 void check_kind(KernelMetaType kind);
 
 bool on_cube_core();
@@ -59,10 +58,10 @@ void SyncAll() {
   twin::sync_all(vector_only);
 }
 
-inline void InitSocState() { twin::init_soc_state(); }
 inline int64_t GetBlockIdx() { return twin::block_index(); }
 inline int64_t GetBlockNum() { return twin::block_count(); }
 inline int64_t GetSubBlockIdx() { return twin::sub_block_index(); }
 inline int64_t GetSubBlockNum() { return twin::sub_block_count(); }
+inline int64_t GetTaskRatio() { return twin::on_cube_core() ? 1 : twin::sub_block_count(); }
 
 }  // namespace AscendC

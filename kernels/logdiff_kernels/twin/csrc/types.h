@@ -98,7 +98,11 @@ enum event_t { EVENT_ID0, EVENT_ID1, EVENT_ID2, EVENT_ID3, EVENT_ID4, EVENT_ID5,
 
 enum QuantMode_t { NoQuant, F322F16, F322BF16 };
 
-enum KernelMetaType { KERNEL_TYPE_AIV_ONLY, KERNEL_TYPE_AIC_ONLY, KERNEL_TYPE_MIX_AIC_1_2 };
+// The MIX kinds start the scheduler that cross-core flags and SyncAll need; the ONLY kinds do not.
+enum KernelMetaType {
+  KERNEL_TYPE_AIV_ONLY, KERNEL_TYPE_AIC_ONLY, KERNEL_TYPE_MIX_AIV_1_0, KERNEL_TYPE_MIX_AIC_1_0,
+  KERNEL_TYPE_MIX_AIC_1_2
+};
 
 namespace AscendC {
 
@@ -112,8 +116,8 @@ enum class Hardware : uint8_t { GM, UB, L1, L0A, L0B, L0C, BIAS, FIXBUF, MAX };
 // Source pipe, then the pipe that waits.
 enum class HardEvent : uint8_t {
   MTE2_V, V_MTE2, MTE3_V, V_MTE3, MTE2_MTE1, MTE1_MTE2, MTE1_M, M_MTE1, M_FIX, FIX_M, MTE2_MTE3, MTE3_MTE2,
-  MTE3_MTE1, MTE1_MTE3, MTE2_M, M_MTE2, MTE2_FIX, FIX_MTE2, MTE3_FIX, FIX_MTE3, MTE1_FIX, FIX_MTE1,
-  S_V, V_S, S_MTE2, MTE2_S, S_MTE3, MTE3_S, S_MTE1, MTE1_S, S_M, M_S, S_FIX, FIX_S, V_V, MAX
+  MTE3_MTE1, MTE1_MTE3, MTE2_M, M_MTE2, MTE1_FIX, FIX_MTE1, MTE2_FIX, FIX_MTE2, FIX_MTE3, MTE3_FIX,
+  S_V, V_S, S_MTE2, MTE2_S, S_MTE3, MTE3_S, MAX
 };
 
 enum class RoundMode : uint8_t {
@@ -123,6 +127,7 @@ enum class CMPMODE : uint8_t { LT, GT, EQ, LE, GE, NE };
 enum class SELMODE : uint8_t { VSEL_CMPMASK_SPR, VSEL_TENSOR_SCALAR_MODE, VSEL_TENSOR_TENSOR_MODE };
 enum class ReduceOrder : uint8_t { ORDER_VALUE_INDEX, ORDER_INDEX_VALUE, ORDER_ONLY_VALUE, ORDER_ONLY_INDEX };
 enum class MaskMode : uint8_t { NORMAL, COUNTER };
+enum class SaturationMode : uint8_t { FLOAT, CAST };
 enum class HF32Mode : uint8_t { DISABLE, ENABLE };
 enum class HF32TransMode : uint8_t { NEAREST_ZERO_ROUND, NEAREST_EVEN_ROUND };
 constexpr int32_t DEFAULT_BLK_NUM = 8, DEFAULT_BLK_SIZE = 256, DEFAULT_REPEAT_STRIDE = 8, ONE_BLK_SIZE = 32;
