@@ -143,22 +143,16 @@ LD_PLAN_FN constexpr bool fit_vector(LdAttentionPlan& p, uint32_t arch) {
     return false;
 }
 
-// L1 buffers: at least one Q, two K/V and two P; then more in this order while they fit: K/V 4, P 4, Q 2, K/V 8.
+// L1 buffers: at least one Q, two K/V and one P; then more while they fit: P 2, K/V 4, P 4, Q 2, K/V 8.
 LD_PLAN_FN constexpr bool fit_l1(LdAttentionPlan& p) {
-    const uint64_t limit = capacity(kArch2201).l1;
-    p.q_buffers = 1;
-    p.kv_buffers = p.p_buffers = 2;
-    if (attention_l1_bytes(p) > limit) return false;
-    const uint32_t wanted[4][3] = {{1, 4, 2}, {1, 4, 4}, {2, 4, 4}, {2, 8, 4}};
-    for (const auto& w : wanted) {
-        LdAttentionPlan more = p;
-        more.q_buffers = w[0];
-        more.kv_buffers = w[1];
-        more.p_buffers = w[2];
-        if (attention_l1_bytes(more) > limit) break;
-        p = more;
+    const uint32_t choices[6][3] = {{1, 2, 1}, {1, 2, 2}, {1, 4, 2}, {1, 4, 4}, {2, 4, 4}, {2, 8, 4}};
+    for (uint32_t i = 6; i-- > 0;) {
+        p.q_buffers = choices[i][0];
+        p.kv_buffers = choices[i][1];
+        p.p_buffers = choices[i][2];
+        if (attention_l1_bytes(p) <= capacity(kArch2201).l1) return true;
     }
-    return true;
+    return false;
 }
 
 LD_PLAN_FN constexpr int32_t plan_attention(LdAttentionPlan& p) {
