@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from logdiff_kernels import toolchain
+from logdiff_kernels.build.arch import arch_number
 from logdiff_kernels.build.cann import INSTEAD, Cann, find_cann
 from logdiff_kernels.errors import InputError, UnsupportedError
-
-ARCHS = ("dav-2201", "dav-3510")
-"""Architectures as bisheng calls them: 910B (A2) and A3, and 950."""
 
 PACKAGE = Path(__file__).parents[1]
 SOURCES = PACKAGE / "ascendc" / "csrc"
@@ -95,13 +93,6 @@ class Build:
         }
 
 
-def check_arch(arch: str) -> str:
-    """`arch` if the kernels are written for it. Raises `InputError`."""
-    if arch not in ARCHS:
-        raise InputError(f"no kernels for architecture {arch!r}", value=arch, hint=f"one of: {', '.join(ARCHS)}")
-    return arch
-
-
 def sources() -> list[Path]:
     """The launchers, one translation unit each, sorted by name."""
     return sorted(SOURCES.glob("*.asc"))
@@ -138,7 +129,7 @@ def build(
     """Every kernel for `arch`, or the named ones: from the cache, or compiled now.
 
     Args:
-        arch: one of `ARCHS`.
+        arch: `dav-2201` or `dav-3510`.
         exact_exp: exp and ln from Mul and Add (the bits of the CPU and the twin) instead of the hardware's.
         kernels: names of sources; None: all.
         cann: the compiler; None: `find_cann()`.
@@ -151,7 +142,7 @@ def build(
             one that can't, with its log.
         InputError: an unknown architecture or kernel.
     """
-    check_arch(arch)
+    arch_number(arch)
     cann = cann or find_cann()
     chosen = _chosen(kernels)
     ended: list[str] = []
