@@ -1,7 +1,7 @@
 """Making plans: the caller gives the problem's fields, the C functions of csrc/ add tiles, buffers and blocks.
 
-Tiles depend on kernel, dtype and lengths of a row alone; only `blocks`, work tables and workspace depend on the device's
-cores and on the batch. Field names are those of `structs`.
+Tiles depend on kernel, dtype and lengths of a row alone; only `blocks`, work tables and workspace depend on the
+device's cores and on the batch. Field names are those of `structs`.
 """
 
 from __future__ import annotations

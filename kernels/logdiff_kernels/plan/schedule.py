@@ -1,9 +1,9 @@
 """Which block does which piece of attention work. Pure assignment: no choice made here changes a bit of a result.
 
-Row tiles are sorted by how many keys they see and dealt out boustrophedon (there, back, there ...), which keeps every row
-tile whole and needs no atomics. A row tile that is long against a block's even share (decode of few sequences) may be cut at
-the chunks of 4096 keys that the contract has anyway; then the chunk states are combined afterwards, ascending. The C++ side
-(csrc/schedule.h) makes the table that a launch uses; `snake` is the same rule for lists in Python.
+Row tiles are sorted by how many keys they see and dealt out boustrophedon (there, back, there ...), which keeps every
+row tile whole and needs no atomics. A row tile that is long against a block's even share (decode of few sequences) may
+be cut at the chunks of 4096 keys that the contract has anyway; then the chunk states are combined after it, ascending.
+The C++ side (csrc/schedule.h) makes the table that a launch uses; `snake` is the same rule for lists in Python.
 """
 
 from __future__ import annotations

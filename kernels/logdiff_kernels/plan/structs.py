@@ -1,6 +1,7 @@
 """The plan structs as ctypes, field by field as in csrc/*.h, where each field is described.
 
-Passed to a kernel by value, so names, order and sizes have to be those of C++; tests/kernels/plan/test_structs.py compares.
+Passed to a kernel by value, so names, order and sizes have to be those of C++; tests/kernels/plan/test_structs.py
+compares them.
 """
 
 from __future__ import annotations

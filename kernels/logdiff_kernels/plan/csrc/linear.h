@@ -49,6 +49,7 @@ struct LdLinearPlan {
     uint32_t l0c_buffers;
     uint32_t mix;          // 1: vector cores finish the tile (bias, tree or blocks); 0: Fixpipe casts and writes C
     uint32_t ring;         // mix: fp32 tiles in the workspace of one block
+    uint32_t reserved;
     uint64_t workspace;    // bytes: blocks * ring tiles of kTileM * kTileN fp32
 };
 
