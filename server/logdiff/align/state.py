@@ -93,11 +93,18 @@ class State:
     def overlays(self) -> list[Overlay]:
         """Overlay folders that exist: the default one, and those that a plan names."""
         places = [self.default_overlay, *(Path(str(plan.get("overlay"))) for plan in self.plans())]
-        return [read_overlay(path) for path in dict.fromkeys(places) if path.is_dir()]
+        return [read_overlay(path) for path in dict.fromkeys(places) if _is_folder(path)]
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One writer at a time. Raises `CaseError` when another process applies or reverts here."""
+        """One writer at a time.
+
+        Raises:
+            CaseError: another process applies or reverts here, or a file stands where a folder belongs.
+        """
+        for folder in (self.root, self.root / "plans", self.root / "history"):
+            if folder.exists() and not folder.is_dir():
+                raise CaseError("a file stands where a folder belongs", value=str(folder), hint="move it away")
         self.root.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -143,6 +150,13 @@ def read_overlay(path: Path) -> Overlay:
         what = "revert" if taking else "apply"
         problems.append(f"{what} was cut off; engines are native, `logdiff align revert` cleans up")
     return Overlay(path, str(began.get("plan") or ""), switch, on, problems)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name too long, or no name at all
+        return False
 
 
 def digest_of(path: Path) -> str | None:

@@ -26,6 +26,8 @@ def status(state: State) -> dict[str, Any]:
             for op in ops if isinstance(ops, list) else []:
                 active.append({"op": op, "side": side, "provider": switch.get("provider")})
     problems = [f"{overlay.path}: {problem}" for overlay in overlays for problem in overlay.problems]
+    if not state.root.exists() and state.root.name != ".logdiff":
+        problems.append(f"{state.root} does not exist: nothing was planned or applied from there")
     last = state.reverted()
     native: bool | None = True
     if on:

@@ -380,7 +380,7 @@ def _input_error(error: ValidationError, source: str) -> InputError:
         return InputError(f"{source}: unknown key `{where}`{more}", value=key, hint=hint)
     if first["type"] == "missing":
         return InputError(f"{source}: `{where}` is missing{more}", value=where, hint=f"add `{where}`")
-    hint = "see the value and type that the run file documentation gives for this key"
+    hint = "docs/run-file.md gives the value and type of every key"
     if where.endswith(".engine"):
         names = list(TRAIN_ENGINES if where.startswith("train") else ROLLOUT_ENGINES)
         near = difflib.get_close_matches(str(first["input"]), names, n=1, cutoff=0.5)

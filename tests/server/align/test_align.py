@@ -266,3 +266,28 @@ def test_the_command_line_prints_each_result_and_its_exit_code(
     assert "logdiff align apply" in shown
     assert command(["align", "status"]) == 0
     assert "engines: native" in capfd.readouterr().out
+
+
+def test_a_file_in_the_place_of_a_folder_is_named_before_anything_is_taken_back(write_run: Write, state: State) -> None:
+    made = plan(write_run(), state, ops=["rope"])
+    apply(made["id"], state)
+    (state.root / "history").write_text("mine")
+    with pytest.raises(CaseError, match="a file stands"):
+        revert(state, bits=False)
+    assert status(state)["native"] is False
+    (state.root / "history").unlink()
+    assert revert(state, bits=False)["native"] is True
+
+
+@pytest.mark.parametrize("overlay", ["x" * 5000, "a\0b"])
+def test_a_damaged_plan_does_not_hide_what_is_on(write_run: Write, state: State, overlay: str) -> None:
+    made = plan(write_run(), state, ops=["rope"])
+    file = state.root / "plans" / "other.json"
+    file.write_text(json.dumps({**made, "overlay": overlay}))
+    apply(made["id"], state)
+    assert status(state)["native"] is False
+
+
+def test_status_of_a_folder_that_is_not_there_says_so(place: Path) -> None:
+    assert "does not exist" in status(State(place / "elsewhere"))["problems"][0]
+    assert status(State(place / ".logdiff"))["problems"] == []

@@ -1,8 +1,20 @@
+import re
 from pathlib import Path
 
 import pytest
 from logdiff.errors import InputError
-from logdiff.live.runfile import MAX_BYTES, RunFile, load_run_file
+from logdiff.live.runfile import (
+    MAX_BYTES,
+    Align,
+    Prompts,
+    RandomPrompts,
+    RolloutSide,
+    RunFile,
+    Sampling,
+    Score,
+    Update,
+    load_run_file,
+)
 from logdiff.target.alignment import OPERATORS
 
 WHOLE = """
@@ -194,3 +206,10 @@ def test_an_unaligned_run_keeps_its_digest_and_its_public_form_without_operators
     assert run.digest() == RunFile.from_dict(minimal(align={})).digest()
     assert run.digest() != RunFile.from_dict(minimal(align={"ops": "all"})).digest()
     assert run.with_align(ops=["rope"]).align.of("train") == ["rope"]
+
+
+def test_every_key_stands_in_the_documentation() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "run-file.md").read_text()
+    models = (RunFile, Prompts, Sampling, Align, Update, RolloutSide, RandomPrompts, Score)
+    missing = {name for model in models for name in model.model_fields if not re.search(rf"\b{name}\b", text)}
+    assert not missing
