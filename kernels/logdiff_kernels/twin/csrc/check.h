@@ -23,6 +23,7 @@ enum class Check : uint8_t {
   repeat,     // a repeat count out of its range
   mask,       // a mask out of its range
   state,      // a mode that this kernel never set, so an earlier kernel's would count
+  overlap,    // operands that overlap in a way that has no defined result
   launch,     // the launch itself: pointers, block count, kernel kind
 };
 

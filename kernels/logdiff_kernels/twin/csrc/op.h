@@ -44,27 +44,32 @@ class Op {
   // Elements, when known only after the fact (GatherMask).
   void set_elements(uint64_t elements) { elements_ = elements; }
 
- private:
   struct Span {
     Memory memory;
     bool write;
     uint64_t begin, end;  // offset in the core's memory, or host address
     const char* label;
   };
-  uint8_t* touch(const Operand& operand, uint64_t offset, uint64_t bytes, bool write);
+
+  const char* name() const { return name_; }
+  Pipe pipe() const { return pipe_; }
+
+ private:
+  uint8_t* touch(const Operand& operand, uint64_t offset, uint64_t bytes, bool write, bool specified);
   void note(const Operand& operand, uint64_t begin, uint64_t end, bool write);
+  void check_span(const Span& span);
+  [[noreturn]] void report(const Span& span, uint32_t core, uint8_t pipe, uint32_t number);
 
   Core& core_;
   const char* name_;
   Pipe pipe_;
   Memory in_order_ = Memory::GM;  // GM: none
   uint64_t elements_;
-  uint64_t number_;  // within its pipe
+  uint32_t number_ = 0;  // within its pipe
   int exceptions_;
   uint64_t read_bytes_[kMemories] = {};
   uint64_t written_bytes_[kMemories] = {};
   std::vector<Span>& spans_;
-  friend void check_races(Op& op);
 };
 
 }  // namespace twin
