@@ -1,0 +1,394 @@
+// Products of one output tile on a cube core.
+//
+//     C[m, n] = sum over k of A(m, k) B(n, k)        k ascending from +0 in one fp32 accumulator
+//
+// Three layers; a kernel takes the one that it needs.
+//
+//   functions      load_l1      GM, row-major -> L1, NZ; what the tile lacks is +0          MTE2
+//                  load_l0      L1 -> L0A or L0B, transposed where k is the row index       MTE1
+//                  multiply_l0  one Mmad, m = 128                                           M
+//                  store_l0c    L0C -> GM, row-major, fp32 or one cast (nearest even)       FIX
+//   CubeCore<T>    L0A, L0B and L0C, two buffers each, and their events: operands that already lie in L1
+//   MatrixTile<T>  CubeCore and two L1 slabs of A and of B: operands in GM, k of any length
+//
+// An operand is a matrix in GM in one of two forms. k minor: element (i, k) lies at gm[i * stride + k] (x and W of
+// x W^T; Q and K of Q K^T). k major: at gm[k * stride + i] (W of dy W; both of dy^T x; V of P V). Transposition happens
+// on the way from L1 to L0, which 16-bit types allow for both operands on both architectures; fp32 operands have to be
+// k minor.
+//
+// Every Mmad has m = 128 and k = mmad_k(dtype), except the last one of a length of k; n is 128 or, where the output is
+// narrower (PV of small heads), that width rounded up to 16. Rows that don't exist are +0 in L1, so no Mmad reads what
+// an earlier tile or kernel left there, and k that doesn't exist is left out by Mmad's own k.
+//
+// Events, all with ids 0 and 1 for the two buffers: MTE1_MTE2 (slab free), MTE2_MTE1 (slab filled), M_MTE1 (L0 free),
+// MTE1_M (L0 filled), FIX_M (accumulator free), M_FIX (accumulator finished). What overlaps: MTE2 of slab s + 1 with
+// MTE1 and Mmad of slab s, also across tiles (`next` of MatrixTile::run); MTE1 of the next k with the Mmad of this one;
+// Fixpipe of a tile with the Mmads of the next.
+#pragma once
+
+#include <type_traits>
+
+#include "kernel_operator.h"
+
+#include "../../../plan/csrc/arch.h"
+
+namespace ld {
+
+constexpr uint32_t kTile = plan::kTileM;         // m of every Mmad, most n
+constexpr uint32_t kFractalRows = plan::kFractal;
+constexpr uint32_t kMostGmStride = 65535;        // elements between rows that Nd2Nz can step over
+constexpr uint32_t kAccumulatorBytes = kTile * kTile * sizeof(float);
+
+template <typename T>
+constexpr uint32_t kBlock = plan::kBlockBytes / sizeof(T);  // elements of a data block: columns of a fractal in L1
+template <typename T>
+constexpr uint32_t kFractalElements = kFractalRows * kBlock<T>;
+template <typename T>
+constexpr uint32_t kMmadK = sizeof(T) == 4 ? plan::mmad_k(plan::kFloat32) : plan::mmad_k(plan::kBFloat16);
+
+// One operand of one tile in GM, beginning at its first row and first k.
+template <typename T>
+struct MatrixOperand {
+    AscendC::GlobalTensor<T> gm;
+    int64_t stride;   // elements between rows of memory: between i if k is minor, between k if it is major
+    uint32_t extent;  // i that exist, 1 to rows
+    uint32_t rows;    // i of the tile, a multiple of 16 up to 128
+    bool k_major;
+};
+
+// An operand in L1. NZ: column blocks of `height` rows with kBlock<T> elements each, one behind the other; height is
+// `rows` (then column blocks run over k) or, with k major, `depth` (then they run over i).
+template <typename T>
+struct MatrixSlab {
+    AscendC::LocalTensor<T> data;  // rows * depth elements
+    uint32_t rows;
+    uint32_t depth;  // k of the slab, a multiple of 16
+    bool k_major;
+    // From this i on (rounded up to kBlock if k is major) the slab is known to be +0; `rows` when nothing is known.
+    uint32_t zero_from;
+
+    __aicore__ inline void shape(uint32_t rows_now, bool k_major_now) {
+        if (rows == rows_now && k_major == k_major_now) return;
+        rows = rows_now;
+        k_major = k_major_now;
+        zero_from = rows_now;
+    }
+};
+
+// Rows [first, last) of `blocks` column blocks become +0.
+template <typename T>
+__aicore__ inline void zero_l1(const AscendC::LocalTensor<T>& l1, uint32_t first, uint32_t last, uint32_t blocks,
+                               uint32_t height) {
+    if (first >= last || blocks == 0) return;
+    AscendC::InitConstValue(l1[first * kBlock<T>],
+                            AscendC::InitConstValueParams<T>(static_cast<uint16_t>(blocks),
+                                                             static_cast<uint16_t>(last - first),
+                                                             static_cast<uint16_t>(height - (last - first)), T(0.0f)));
+}
+
+// `rows` x `columns` of row-major GM into column blocks of `height` rows, beginning at row 0 of `l1`. The columns of the
+// last block that don't exist become +0.
+template <typename T>
+__aicore__ inline void copy_nz(const AscendC::LocalTensor<T>& l1, const AscendC::GlobalTensor<T>& gm, int64_t stride,
+                               uint32_t rows, uint32_t columns, uint32_t height) {
+    AscendC::Nd2NzParams params;
+    params.ndNum = 1;
+    params.nValue = static_cast<uint16_t>(rows);
+    params.dValue = static_cast<uint16_t>(columns);
+    params.srcNdMatrixStride = 0;
+    params.srcDValue = static_cast<uint16_t>(stride);
+    params.dstNzC0Stride = static_cast<uint16_t>(height);
+    params.dstNzNStride = 1;
+    params.dstNzMatrixStride = 0;
+    if (stride >= 1 && stride <= int64_t(kMostGmStride)) {
+        AscendC::DataCopy(l1, gm, params);
+        return;
+    }
+    params.nValue = 1;
+    params.srcDValue = static_cast<uint16_t>(columns);
+    for (uint32_t row = 0; row < rows; ++row) AscendC::DataCopy(l1[row * kBlock<T>], gm[row * stride], params);
+}
+
+// k of [first, first + count) of an operand into a slab that has its shape. MTE2.
+template <typename T>
+__aicore__ inline void load_l1(MatrixSlab<T>& slab, const MatrixOperand<T>& operand, uint32_t first, uint32_t count) {
+    slab.shape(operand.rows, operand.k_major);
+    if (!operand.k_major) {
+        copy_nz(slab.data, operand.gm[first], operand.stride, operand.extent, count, slab.rows);
+        zero_l1(slab.data, operand.extent, slab.zero_from, slab.depth / kBlock<T>, slab.rows);
+        slab.zero_from = operand.extent;
+        return;
+    }
+    copy_nz(slab.data, operand.gm[first * operand.stride], operand.stride, count, operand.extent, slab.depth);
+    const uint32_t blocks = uint32_t(plan::ceil_div(operand.extent, kBlock<T>));
+    zero_l1(slab.data, count, uint32_t(plan::round_up(count, kFractalRows)), blocks, slab.depth);
+    if (blocks * kBlock<T> < slab.zero_from)
+        zero_l1(slab.data[blocks * kBlock<T> * slab.depth], 0, slab.depth,
+                uint32_t(plan::ceil_div(slab.zero_from, kBlock<T>)) - blocks, slab.depth);
+    slab.zero_from = blocks * kBlock<T>;
+}
+
+// k of [first, first + count) of a slab into L0A (`left`) or L0B. `first` is a multiple of mmad_k. MTE1.
+//
+// L0B is Zn: fractals k by k, within k by n. L0A is Zz on 2201 (m by m, within m by k) and Nz on 3510 (as L0B).
+template <typename T, bool left>
+__aicore__ inline void load_l0(const AscendC::LocalTensor<T>& l0, const MatrixSlab<T>& slab, uint32_t first,
+                               uint32_t count) {
+    const uint32_t row_fractals = slab.rows / kFractalRows;
+    const uint32_t k_fractals = uint32_t(plan::ceil_div(count, kBlock<T>));
+#if __NPU_ARCH__ == 3510
+    AscendC::LoadData2DParamsV2 params;
+    params.mStartPosition = slab.k_major ? first / kFractalRows : 0;
+    params.kStartPosition = slab.k_major ? 0 : first / kBlock<T>;
+    params.mStep = static_cast<uint16_t>(slab.k_major ? k_fractals : row_fractals);
+    params.kStep = static_cast<uint16_t>(slab.k_major ? row_fractals : k_fractals);
+    params.srcStride = static_cast<int32_t>(slab.k_major ? slab.depth / kFractalRows : row_fractals);
+    params.dstStride = static_cast<uint16_t>(row_fractals);
+    params.ifTranspose = slab.k_major;
+    AscendC::LoadData(l0, slab.data, params);
+#else
+    constexpr uint32_t fractal = kFractalElements<T>;
+    AscendC::LoadData2DParams params;
+    params.startIndex = 0;
+    params.sid = 0;
+    params.dstGap = 0;
+    params.addrMode = 0;
+    params.ifTranspose = slab.k_major;
+    if (slab.k_major) {
+        const uint32_t column = slab.depth / kFractalRows;  // fractals of one column block
+        const uint32_t start = first / kFractalRows;
+        params.repeatTimes = static_cast<uint8_t>(left ? k_fractals : row_fractals);
+        params.srcStride = static_cast<uint16_t>(left ? 1 : column);
+        const uint32_t calls = left ? row_fractals : k_fractals;
+        for (uint32_t i = 0; i < calls; ++i)
+            AscendC::LoadData(l0[i * params.repeatTimes * fractal], slab.data[(start + (left ? i * column : i)) * fractal],
+                              params);
+        return;
+    }
+    const uint32_t start = first / kBlock<T> * row_fractals;
+    if (!left) {
+        params.repeatTimes = static_cast<uint8_t>(k_fractals * row_fractals);
+        params.srcStride = 1;
+        AscendC::LoadData(l0, slab.data[start * fractal], params);
+        return;
+    }
+    params.repeatTimes = static_cast<uint8_t>(k_fractals);
+    params.srcStride = static_cast<uint16_t>(row_fractals);
+    for (uint32_t i = 0; i < row_fractals; ++i)
+        AscendC::LoadData(l0[i * k_fractals * fractal], slab.data[(start + i) * fractal], params);
+#endif
+}
+
+// accumulator = (first ? +0 : accumulator) + A B. M.
+template <typename T>
+__aicore__ inline void multiply_l0(const AscendC::LocalTensor<float>& accumulator, const AscendC::LocalTensor<T>& l0a,
+                                   const AscendC::LocalTensor<T>& l0b, uint32_t n, uint32_t k, bool first) {
+    AscendC::MmadParams params;
+    params.m = kTile;
+    params.n = static_cast<uint16_t>(n);
+    params.k = static_cast<uint16_t>(k);
+    params.unitFlag = 0;
+    params.cmatrixSource = false;
+    params.cmatrixInitVal = first;
+    AscendC::Mmad(accumulator, l0a, l0b, params);
+    // Below ten fractals the hardware does not order two Mmads into one accumulator by itself.
+    if (kTile / kFractalRows * (n / kFractalRows) < 10) AscendC::PipeBarrier<PIPE_M>();
+}
+
+// rows x columns of an accumulator to row-major GM; `stride` elements between rows. FIX.
+template <typename Out>
+__aicore__ inline void store_l0c(const AscendC::GlobalTensor<Out>& gm, const AscendC::LocalTensor<float>& accumulator,
+                                 uint32_t stride, uint32_t rows, uint32_t columns) {
+#if __NPU_ARCH__ == 3510
+    AscendC::FixpipeParamsArch3510<AscendC::CO2Layout::ROW_MAJOR> params;
+    params.params.ndNum = 1;
+    params.params.srcNdStride = 0;
+    params.params.dstNdStride = 0;
+#else
+    AscendC::FixpipeParamsV220 params;
+    params.ndNum = 1;
+    params.srcNdStride = 0;
+    params.dstNdStride = 0;
+#endif
+    params.nSize = static_cast<uint16_t>(columns);
+    params.mSize = static_cast<uint16_t>(rows);
+    params.srcStride = kTile;
+    params.dstStride = stride;
+    params.unitFlag = 0;
+    params.reluEn = false;
+    params.quantPre = std::is_same_v<Out, bfloat16_t> ? QuantMode_t::F322BF16
+                      : std::is_same_v<Out, half>     ? QuantMode_t::F322F16
+                                                      : QuantMode_t::NoQuant;
+    AscendC::Fixpipe<Out, float, AscendC::CFG_ROW_MAJOR>(gm, accumulator, params);
+}
+
+// L0A, L0B and L0C of a core, two buffers each.
+//
+//     cube.init(pipe);  cube.start();
+//     per tile:  cube.open();  cube.multiply(a, b, 0, k) for slabs whose data MTE1 may read, k ascending;  cube.close();
+//                cube.store(gm, stride, rows, columns) once or more;  cube.release();
+//     cube.finish();
+template <typename T>
+class CubeCore {
+public:
+    __aicore__ inline void init(AscendC::TPipe& pipe) {
+        constexpr uint32_t operand = kTile * kMmadK<T> * sizeof(T);
+        pipe.InitBuffer(l0a_, 2 * operand);
+        pipe.InitBuffer(l0b_, 2 * operand);
+        pipe.InitBuffer(l0c_, 2 * kAccumulatorBytes);
+        for (uint32_t i = 0; i < 2; ++i) {
+            left_[i] = l0a_.template GetWithOffset<T>(kTile * kMmadK<T>, i * operand);
+            right_[i] = l0b_.template GetWithOffset<T>(kTile * kMmadK<T>, i * operand);
+            accumulator_[i] = l0c_.template GetWithOffset<float>(kTile * kTile, i * kAccumulatorBytes);
+        }
+    }
+
+    // All buffers are free: before the first tile.
+    __aicore__ inline void start() {
+        for (int32_t i = 0; i < 2; ++i) {
+            AscendC::SetFlag<AscendC::HardEvent::M_MTE1>(i);
+            AscendC::SetFlag<AscendC::HardEvent::FIX_M>(i);
+        }
+    }
+
+    // Waits for all of it: after the last tile.
+    __aicore__ inline void finish() {
+        for (int32_t i = 0; i < 2; ++i) {
+            AscendC::WaitFlag<AscendC::HardEvent::M_MTE1>(i);
+            AscendC::WaitFlag<AscendC::HardEvent::FIX_M>(i);
+        }
+    }
+
+    // Begin a tile in the next accumulator.
+    __aicore__ inline void open() {
+        AscendC::WaitFlag<AscendC::HardEvent::FIX_M>(tile_);
+        first_ = true;
+    }
+
+    // Add k of [first, first + count) of both slabs; `first` is a multiple of mmad_k, count at least 1.
+    __aicore__ inline void multiply(const MatrixSlab<T>& a, const MatrixSlab<T>& b, uint32_t first, uint32_t count) {
+        for (uint32_t k = 0; k < count; k += kMmadK<T>) {
+            const uint32_t part = uint32_t(plan::least(kMmadK<T>, count - k));
+            AscendC::WaitFlag<AscendC::HardEvent::M_MTE1>(turn_);
+            load_l0<T, true>(left_[turn_], a, first + k, part);
+            load_l0<T, false>(right_[turn_], b, first + k, part);
+            AscendC::SetFlag<AscendC::HardEvent::MTE1_M>(turn_);
+            AscendC::WaitFlag<AscendC::HardEvent::MTE1_M>(turn_);
+            multiply_l0(accumulator_[tile_], left_[turn_], right_[turn_], b.rows, part, first_);
+            AscendC::SetFlag<AscendC::HardEvent::M_MTE1>(turn_);
+            turn_ = 1 - turn_;
+            first_ = false;
+        }
+    }
+
+    // The tile's sum is complete: Fixpipe may read it.
+    __aicore__ inline void close() {
+        AscendC::SetFlag<AscendC::HardEvent::M_FIX>(tile_);
+        AscendC::WaitFlag<AscendC::HardEvent::M_FIX>(tile_);
+    }
+
+    template <typename Out>
+    __aicore__ inline void store(const AscendC::GlobalTensor<Out>& gm, uint32_t stride, uint32_t rows, uint32_t columns) {
+        store_l0c(gm, accumulator_[tile_], stride, rows, columns);
+    }
+
+    __aicore__ inline const AscendC::LocalTensor<float>& accumulator() const { return accumulator_[tile_]; }
+
+    // Fixpipe has taken all that it needs of this tile.
+    __aicore__ inline void release() {
+        AscendC::SetFlag<AscendC::HardEvent::FIX_M>(tile_);
+        tile_ = 1 - tile_;
+    }
+
+private:
+    AscendC::TBuf<AscendC::TPosition::A2> l0a_;
+    AscendC::TBuf<AscendC::TPosition::B2> l0b_;
+    AscendC::TBuf<AscendC::TPosition::CO1> l0c_;
+    AscendC::LocalTensor<T> left_[2], right_[2];
+    AscendC::LocalTensor<float> accumulator_[2];
+    int32_t turn_ = 0;  // buffer of L0A and L0B
+    int32_t tile_ = 0;  // accumulator
+    bool first_ = true;
+};
+
+// What one accumulator sums up; k at least 1.
+template <typename T>
+struct MatrixProduct {
+    MatrixOperand<T> a, b;
+    uint32_t k;
+};
+
+// CubeCore fed from GM through two slabs of A and of B in L1.
+//
+//     tile.init(pipe, 2 * kMmadK<T>);  tile.start();
+//     per product:  tile.run(product, &next_or_null);  tile.cube().store(...);  tile.cube().release();
+//     tile.finish();
+template <typename T>
+class MatrixTile {
+public:
+    // depth: k of a slab, a multiple of mmad_k.
+    __aicore__ inline void init(AscendC::TPipe& pipe, uint32_t depth) {
+        cube_.init(pipe);
+        depth_ = depth;
+        const uint32_t elements = kTile * depth;
+        pipe.InitBuffer(l1a_, 2 * elements * sizeof(T));
+        pipe.InitBuffer(l1b_, 2 * elements * sizeof(T));
+        for (uint32_t i = 0; i < 2; ++i) {
+            const uint32_t offset = i * elements * sizeof(T);
+            a_[i] = {l1a_.template GetWithOffset<T>(elements, offset), kTile, depth, false, kTile};
+            b_[i] = {l1b_.template GetWithOffset<T>(elements, offset), kTile, depth, false, kTile};
+        }
+    }
+
+    __aicore__ inline void start() {
+        cube_.start();
+        for (int32_t i = 0; i < 2; ++i) AscendC::SetFlag<AscendC::HardEvent::MTE1_MTE2>(i);
+    }
+
+    __aicore__ inline void finish() {
+        for (int32_t i = 0; i < 2; ++i) AscendC::WaitFlag<AscendC::HardEvent::MTE1_MTE2>(i);
+        cube_.finish();
+    }
+
+    // The sum of `product` in a fresh accumulator, closed. `next` is what the following run() will be given: its first
+    // slabs are fetched while the last ones of this product are multiplied.
+    __aicore__ inline void run(const MatrixProduct<T>& product, const MatrixProduct<T>* next) {
+        if (!ahead_) load(product, 0);
+        cube_.open();
+        for (uint32_t k = 0; k < product.k; k += depth_) {
+            if (k + depth_ < product.k) {
+                load(product, k + depth_);
+            } else if (next != nullptr) {
+                load(*next, 0);
+            }
+            AscendC::WaitFlag<AscendC::HardEvent::MTE2_MTE1>(use_);
+            cube_.multiply(a_[use_], b_[use_], 0, uint32_t(plan::least(depth_, product.k - k)));
+            AscendC::SetFlag<AscendC::HardEvent::MTE1_MTE2>(use_);
+            use_ = 1 - use_;
+        }
+        cube_.close();
+        ahead_ = next != nullptr;
+    }
+
+    __aicore__ inline CubeCore<T>& cube() { return cube_; }
+
+private:
+    __aicore__ inline void load(const MatrixProduct<T>& product, uint32_t first) {
+        const uint32_t count = uint32_t(plan::least(depth_, product.k - first));
+        AscendC::WaitFlag<AscendC::HardEvent::MTE1_MTE2>(fill_);
+        load_l1(a_[fill_], product.a, first, count);
+        load_l1(b_[fill_], product.b, first, count);
+        AscendC::SetFlag<AscendC::HardEvent::MTE2_MTE1>(fill_);
+        fill_ = 1 - fill_;
+    }
+
+    CubeCore<T> cube_;
+    AscendC::TBuf<AscendC::TPosition::A1> l1a_;
+    AscendC::TBuf<AscendC::TPosition::B1> l1b_;
+    MatrixSlab<T> a_[2], b_[2];
+    uint32_t depth_ = 0;
+    int32_t fill_ = 0, use_ = 0;  // slab that MTE2 fills next, slab that MTE1 reads next
+    bool ahead_ = false;          // the first slab of the next product is on its way
+};
+
+}  // namespace ld
