@@ -19,7 +19,10 @@ from torch import Tensor
 from logdiff_kernels.cpu import activation as cpu
 from logdiff_kernels.errors import InputError
 from logdiff_kernels.ops.definition import define
+from logdiff_kernels.ops.devices import Kernels
 from logdiff_kernels.ops.direct import check_floats, check_shapes, direct, plain
+
+_kernels = Kernels(cpu)
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
@@ -62,7 +65,7 @@ def _glu(gate: Tensor, up: Tensor, kind: int, alpha: float, limit: float) -> Ten
 
 
 def _check(gate: Tensor, up: Tensor) -> None:
-    if plain(gate) and gate.dtype == up.dtype and up.is_cpu and gate.shape == up.shape and gate.dim():
+    if plain(gate) and gate.dtype == up.dtype and up.is_cpu == gate.is_cpu and gate.shape == up.shape and gate.dim():
         return
     check_floats("swiglu", gate, up)
     check_shapes("swiglu", False, "gate and up [..., n] of one dtype", gate, up)
@@ -70,7 +73,7 @@ def _check(gate: Tensor, up: Tensor) -> None:
 
 def _glu_forward(gate: Tensor, up: Tensor, kind: int, alpha: float, limit: float) -> Tensor:
     _check(gate, up)
-    return cpu.glu(gate, up, kind, alpha, limit)
+    return _kernels.of(gate).glu(gate, up, kind, alpha, limit)  # type: ignore[no-any-return]
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -92,6 +95,6 @@ define(
 )
 define(
     "glu_backward(Tensor dy, Tensor gate, Tensor up, int kind, float alpha, float limit) -> (Tensor, Tensor)",
-    lambda dy, gate, up, kind, alpha, limit: cpu.glu_backward(dy.to(gate.dtype), gate, up, kind, alpha, limit),
+    lambda dy, gate, up, *rule: _kernels.of(gate).glu_backward(dy.to(gate.dtype), gate, up, *rule),
     lambda dy, gate, up, kind, alpha, limit: (gate.new_empty(gate.shape), up.new_empty(up.shape)),
 )

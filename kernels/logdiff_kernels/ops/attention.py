@@ -1,12 +1,11 @@
 """Attention of the numeric contract: training varlen, prefill and paged decode are one definition.
 
-Called on plain CPU tensors the functions go straight to the backend; with autograd, under torch.compile or on fake
+Called on plain tensors the functions go straight to the backend; with autograd, under torch.compile or on fake
 tensors they are the operators `torch.ops.logdiff.*`.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Literal, overload
 
 import torch
@@ -14,7 +13,10 @@ from torch import Tensor
 
 from logdiff_kernels.cpu import attention as cpu
 from logdiff_kernels.ops.definition import define
+from logdiff_kernels.ops.devices import Kernels
 from logdiff_kernels.ops.direct import direct
+
+_kernels = Kernels(cpu)
 
 
 @overload
@@ -92,7 +94,8 @@ def attention(
     if not direct(q, k, v, sinks):
         out, lse = torch.ops.logdiff.attention(q, k, v, cu_q, cu_k, scale, causal, window, softcap, sinks)
         return (out, lse) if return_lse else out
-    out, lse_or_none = cpu.attention(q, k, v, cu_q, cu_k, scale, causal, window, softcap, sinks, return_lse)
+    run = _kernels.of(q).attention
+    out, lse_or_none = run(q, k, v, cu_q, cu_k, scale, causal, window, softcap, sinks, return_lse)
     return out if lse_or_none is None else (out, lse_or_none)
 
 
@@ -135,9 +138,10 @@ def paged_attention(
             q, k_cache, v_cache, block_table, cu_q, seq_lens, scale, causal, window, softcap, sinks
         )
         return result
-    return cpu.paged_attention(
+    result = _kernels.of(q).paged_attention(
         q, k_cache, v_cache, block_table, cu_q, seq_lens, scale, causal, window, softcap, sinks, out
     )
+    return result
 
 
 def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
@@ -155,11 +159,11 @@ def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tens
     if torch.compiler.is_compiling():
         torch.ops.logdiff.store_kv(k, v, k_cache, v_cache, slots)
     else:
-        cpu.store_kv(k, v, k_cache, v_cache, slots)
+        _kernels.of(k).store_kv(k, v, k_cache, v_cache, slots)
 
 
 def _gradients(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Any, ...]:
-    dq, dk, dv, dsinks = cpu.attention_backward(dout, q, k, v, out, lse, *rest)
+    dq, dk, dv, dsinks = _kernels.of(q).attention_backward(dout, q, k, v, out, lse, *rest)
     return dq, dk, dv, lse.new_empty(0) if dsinks is None else dsinks
 
 
@@ -181,7 +185,7 @@ _RULE = "float scale, bool causal, SymInt window, float softcap, Tensor? sinks"
 
 define(
     f"attention(Tensor q, Tensor k, Tensor v, Tensor cu_q, Tensor? cu_k, {_RULE}) -> (Tensor, Tensor)",
-    partial(cpu.attention, lse=True),
+    lambda q, *rest: _kernels.of(q).attention(q, *rest, lse=True),
     lambda q, k, v, *rest: (
         q.new_empty((q.shape[0], q.shape[1], v.shape[2])),
         q.new_empty(q.shape[:2], dtype=torch.float32),
@@ -203,12 +207,12 @@ define(
 define(
     "paged_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor block_table, Tensor cu_q, Tensor seq_lens,"
     f" {_RULE}) -> Tensor",
-    partial(cpu.paged_attention, out=None),
+    lambda q, *rest: _kernels.of(q).paged_attention(q, *rest, out=None),
     lambda q, k_cache, v_cache, *rest: q.new_empty((q.shape[0], q.shape[1], v_cache.shape[3])),
 )
 define(
     "store_kv(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots) -> ()",
-    cpu.store_kv,
+    lambda k, *rest: _kernels.of(k).store_kv(k, *rest),
     lambda k, v, k_cache, v_cache, slots: None,
     mutates=("k_cache", "v_cache"),
 )

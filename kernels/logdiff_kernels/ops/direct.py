@@ -11,6 +11,7 @@ from torch.nn import Parameter
 
 from logdiff_kernels.cpu.library import DTYPE_CODES
 from logdiff_kernels.errors import InputError, UnsupportedError
+from logdiff_kernels.ops.devices import has_kernels
 
 _PLAIN = Tensor.__torch_dispatch__
 
@@ -49,27 +50,32 @@ def refuse_tangents(*tensors: Tensor | None) -> None:
 
 
 def plain(x: Tensor) -> bool:
-    """Whether x is fp32, bf16 or fp16 on the CPU."""
-    return x.dtype in DTYPE_CODES and x.is_cpu
+    """Whether x is fp32, bf16 or fp16 on a device that has kernels."""
+    return x.dtype in DTYPE_CODES and has_kernels(x)
 
 
 def check_floats(name: str, *tensors: Tensor | None) -> None:
-    """Raise `UnsupportedError` unless all are fp32, bf16 or fp16 on the CPU."""
-    for x in tensors:
-        if x is not None and (x.dtype not in DTYPE_CODES or not x.is_cpu):
-            raise UnsupportedError(
-                f"aligned {name}: a tensor is {x.dtype} on {x.device}",
-                value=str(x.dtype),
-                hint="bfloat16, float16 or float32 on the CPU",
-            )
+    """Raise `UnsupportedError` unless all are fp32, bf16 or fp16, and all on the CPU or all on an NPU."""
+    _check(name, "bfloat16, float16 or float32", tuple(DTYPE_CODES), tensors)
 
 
 def check_fp32(name: str, *tensors: Tensor | None) -> None:
-    """Raise `UnsupportedError` unless all are fp32 on the CPU."""
+    """Raise `UnsupportedError` unless all are fp32, and all on the CPU or all on an NPU."""
+    _check(name, "float32", (torch.float32,), tensors)
+
+
+def _check(name: str, wanted: str, dtypes: tuple[torch.dtype, ...], tensors: tuple[Tensor | None, ...]) -> None:
+    first: Tensor | None = None
     for x in tensors:
-        if x is not None and (x.dtype != torch.float32 or not x.is_cpu):
+        if x is None:
+            continue
+        if first is None:
+            first = x
+        if x.dtype not in dtypes or not has_kernels(x) or x.is_cpu != first.is_cpu:  # a launch compares two NPUs
             raise UnsupportedError(
-                f"aligned {name}: a tensor is {x.dtype} on {x.device}", value=str(x.dtype), hint="float32 on the CPU"
+                f"aligned {name}: a tensor is {x.dtype} on {x.device}",
+                value=str(x.dtype),
+                hint=f"{wanted}, all on the CPU or all on an NPU",
             )
 
 

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 
 from logdiff_kernels.cpu import embedding as cpu
-from logdiff_kernels.cpu.library import DTYPE_CODES
 from logdiff_kernels.errors import InputError, UnsupportedError
 from logdiff_kernels.ops.definition import define
-from logdiff_kernels.ops.direct import direct
+from logdiff_kernels.ops.devices import Kernels
+from logdiff_kernels.ops.direct import direct, plain
+
+_kernels = Kernels(cpu)
 
 
 def embedding(
@@ -45,16 +47,17 @@ def embedding(
 
 
 def _embedding(ids: torch.Tensor, weight: torch.Tensor, scale: float | None) -> torch.Tensor:
-    if not weight.is_cpu or not ids.is_cpu or weight.dtype not in DTYPE_CODES:
+    if not plain(weight) or ids.is_cpu != weight.is_cpu:
         raise UnsupportedError(
-            f"aligned embedding: weight is {weight.dtype} on {weight.device}",
+            f"aligned embedding: weight is {weight.dtype} on {weight.device}, ids are on {ids.device}",
             value=str(weight.dtype),
-            hint="bfloat16, float16 or float32 on the CPU",
+            hint="bfloat16, float16 or float32, all on the CPU or all on an NPU",
         )
     if weight.dim() != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
         raise InputError("aligned embedding: ids are integers, weight is [V, n]", value=tuple(weight.shape))
     flat = ids.reshape(math.prod(ids.shape)).to(torch.int64)
-    return cpu.embedding(flat, weight, scale).view(*ids.shape, weight.shape[1])
+    rows: torch.Tensor = _kernels.of(weight).embedding(flat, weight, scale)
+    return rows.view(*ids.shape, weight.shape[1])
 
 
 def _grad(
@@ -62,7 +65,7 @@ def _grad(
 ) -> torch.Tensor:
     flat = ids.reshape(math.prod(ids.shape)).to(torch.int64)
     rows = grad.reshape(flat.shape[0], grad.shape[-1])
-    out = cpu.embedding_backward(rows, flat, vocab, scale, dtype)
+    out: torch.Tensor = _kernels.of(rows).embedding_backward(rows, flat, vocab, scale, dtype)
     if padding_idx >= 0:
         out[padding_idx] = 0
     return out

@@ -129,17 +129,17 @@ def _fake_rows(x: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -> tor
 
 
 def _whole(grad: torch.Tensor) -> torch.Tensor:
-    return torch.tensor([0, grad.shape[0]])
+    return torch.tensor([0, grad.shape[0]], device=grad.device)
 
 
 define(
     "linear_weight_grad(Tensor grad, Tensor x, ScalarType dtype) -> Tensor",
-    lambda grad, x, dtype: cpu.grouped_outer(grad, x, _whole(grad), dtype)[0],
+    lambda grad, x, dtype: forward.KERNELS.of(grad).grouped_outer(grad, x, _whole(grad), dtype)[0],
     lambda grad, x, dtype: grad.new_empty((grad.shape[1], x.shape[1]), dtype=dtype),
 )
 define(
     "linear_bias_grad(Tensor grad, ScalarType dtype) -> Tensor",
-    lambda grad, dtype: cpu.grouped_row_sum(grad, _whole(grad), dtype)[0],
+    lambda grad, dtype: forward.KERNELS.of(grad).grouped_row_sum(grad, _whole(grad), dtype)[0],
     lambda grad, dtype: grad.new_empty((grad.shape[1],), dtype=dtype),
 )
 define(
@@ -229,12 +229,16 @@ def _group_gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None,
 
 define(
     "grouped_weight_grad(Tensor grad, Tensor x, Tensor offsets, ScalarType dtype) -> Tensor",
-    lambda grad, x, offsets, dtype: cpu.grouped_outer(grad, x, forward.group_offsets(offsets, x.shape[0]), dtype),
+    lambda grad, x, offsets, dtype: forward.KERNELS.of(x).grouped_outer(
+        grad, x, forward.group_offsets(offsets, x), dtype
+    ),
     lambda grad, x, offsets, dtype: grad.new_empty((offsets.shape[0] - 1, grad.shape[1], x.shape[1]), dtype=dtype),
 )
 define(
     "grouped_bias_grad(Tensor grad, Tensor offsets, ScalarType dtype) -> Tensor",
-    lambda grad, offsets, dtype: cpu.grouped_row_sum(grad, forward.group_offsets(offsets, grad.shape[0]), dtype),
+    lambda grad, offsets, dtype: forward.KERNELS.of(grad).grouped_row_sum(
+        grad, forward.group_offsets(offsets, grad), dtype
+    ),
     lambda grad, offsets, dtype: grad.new_empty((offsets.shape[0] - 1, grad.shape[1]), dtype=dtype),
 )
 define(

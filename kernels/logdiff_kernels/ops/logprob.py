@@ -20,7 +20,10 @@ from torch import Tensor
 from logdiff_kernels.cpu import logprob as cpu
 from logdiff_kernels.errors import InputError, UnsupportedError
 from logdiff_kernels.ops.definition import define
+from logdiff_kernels.ops.devices import Kernels
 from logdiff_kernels.ops.direct import check_fp32, check_shapes, direct
+
+_kernels = Kernels(cpu)
 
 
 @overload
@@ -71,7 +74,7 @@ def logprob(
     heat = _temperature(temperature, logits)
     if direct(logits):
         _check(logits, ids, heat, vocabulary)
-        logp, bits, _ = cpu.logprob(logits, heat, ids, vocabulary, entropy)
+        logp, bits, _ = _kernels.of(logits).logprob(logits, heat, ids, vocabulary, entropy)
         return logp if bits is None else (logp, bits)
     logp, bits, _ = torch.ops.logdiff.logprob(logits, ids, heat, vocabulary, entropy)
     return (logp, bits) if entropy else logp
@@ -123,8 +126,9 @@ def logprob_partial(
             hint=f"move columns so that rank {rank} holds {first} to {first + width}",
         )
     leaves = cpu.LEAVES // ranks
-    stats = cpu.stats(logits, heat, vocab_size, entropy, rank * leaves, leaves)
-    z, owned = cpu.target(logits, heat, ids, vocab_size, first)
+    run = _kernels.of(logits)
+    stats = run.stats(logits, heat, vocab_size, entropy, rank * leaves, leaves)
+    z, owned = run.target(logits, heat, ids, vocab_size, first)
     return torch.cat([stats, z[:, None], owned[:, None].to(torch.float32)], dim=1)
 
 
@@ -148,9 +152,10 @@ def logprob_merge(partials: Tensor, entropy: bool = False) -> Tensor | tuple[Ten
     owned = partials[:, :, 4]
     if bool((owned.sum(0) != 1).any()):
         raise InputError("aligned logprob: a token id that no rank, or more than one, has a column for")
-    stats = cpu.merge(partials[:, :, :3].transpose(0, 1))
+    run = _kernels.of(partials)
+    stats = run.merge(partials[:, :, :3].transpose(0, 1))
     z = partials[:, :, 3].gather(0, owned.argmax(0, keepdim=True))[0].contiguous()
-    logp, bits = cpu.finish(stats, z, entropy)
+    logp, bits = run.finish(stats, z, entropy)
     return logp if bits is None else (logp, bits)
 
 
@@ -158,7 +163,7 @@ def _temperature(temperature: float | Tensor, logits: Tensor) -> Tensor | None:
     if not isinstance(temperature, Tensor):
         if temperature in (0.0, 1.0):
             return None
-        return torch.full(logits.shape[:1], float(temperature), dtype=torch.float32)
+        return torch.full(logits.shape[:1], float(temperature), dtype=torch.float32, device=logits.device)
     if temperature.dim() == 0:
         temperature = temperature.expand(logits.shape[0])
     return temperature.detach().to(torch.float32).contiguous()
@@ -171,7 +176,7 @@ def _check(
     fits = logits.dim() == 2 and (temperature is None or temperature.shape == logits.shape[:1])
     fits = fits and vocabulary > 0 and (vocabulary <= logits.shape[-1] or not whole)
     if ids is not None:
-        fits = fits and ids.shape == logits.shape[:1] and ids.dtype == torch.int64 and ids.is_cpu
+        fits = fits and ids.shape == logits.shape[:1] and ids.dtype == torch.int64 and ids.is_cpu == logits.is_cpu
     check_shapes(
         "logprob", fits, "logits [T, V'], 0 < V <= V', ids int64 [T], temperature [T]", logits, ids, temperature
     )
@@ -181,14 +186,15 @@ def _logprob(
     logits: Tensor, ids: Tensor, temperature: Tensor | None, vocabulary: int, entropy: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check(logits, ids, temperature, vocabulary)
-    logp, bits, stats = cpu.logprob(logits, temperature, ids, vocabulary, entropy)
+    logp, bits, stats = _kernels.of(logits).logprob(logits, temperature, ids, vocabulary, entropy)
     return logp, logits.new_empty(0) if bits is None else bits, stats
 
 
 def _log_softmax(logits: Tensor, temperature: Tensor | None, vocabulary: int) -> tuple[Tensor, Tensor]:
     _check(logits, None, temperature, vocabulary)
-    stats = cpu.stats(logits, temperature, vocabulary, False)
-    return cpu.log_softmax(logits, temperature, stats, vocabulary), stats
+    run = _kernels.of(logits)
+    stats = run.stats(logits, temperature, vocabulary, False)
+    return run.log_softmax(logits, temperature, stats, vocabulary), stats
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -234,7 +240,7 @@ define(
 define(
     "logprob_backward(Tensor logits, Tensor? temperature, Tensor stats, Tensor ids, Tensor? dlogp, Tensor? entropy,"
     " Tensor? dentropy, SymInt vocabulary) -> Tensor",
-    cpu.logprob_backward,
+    lambda logits, *rest: _kernels.of(logits).logprob_backward(logits, *rest),
     lambda logits, *rest: logits.new_empty(logits.shape),
 )
 define(
@@ -246,6 +252,6 @@ define(
 )
 define(
     "log_softmax_backward(Tensor logits, Tensor? temperature, Tensor stats, Tensor dout, SymInt vocabulary) -> Tensor",
-    cpu.log_softmax_backward,
+    lambda logits, *rest: _kernels.of(logits).log_softmax_backward(logits, *rest),
     lambda logits, *rest: logits.new_empty(logits.shape),
 )

@@ -17,8 +17,11 @@ from logdiff_kernels.cpu import moe as cpu
 from logdiff_kernels.errors import InputError, UnsupportedError
 from logdiff_kernels.ops.activation import geglu_tanh, swiglu, swiglu_clamped
 from logdiff_kernels.ops.definition import define
+from logdiff_kernels.ops.devices import Kernels, has_kernels
 from logdiff_kernels.ops.direct import check_floats, check_fp32, check_shapes, direct
 from logdiff_kernels.ops.linear import grouped_linear, linear_row_partial
+
+_kernels = Kernels(cpu)
 
 Activation = str | tuple[str, float, float]
 
@@ -113,7 +116,7 @@ def moe_rows(
     offsets, order, position = _sort(ids, gate_up.shape[0], expert_ids)
     rows = _gather(x, ids, order, position, expert_ids)
     hidden = _activated(grouped_linear(rows, offsets, gate_up, gate_up_bias), activation, interleaved)
-    out = torch.zeros((ids.numel(), down.shape[1]), dtype=torch.float32)
+    out = torch.zeros((ids.numel(), down.shape[1]), dtype=torch.float32, device=x.device)
     bounds = offsets.tolist()
     for expert, (begin, end) in enumerate(pairwise(bounds)):
         if begin < end:
@@ -126,7 +129,7 @@ def moe_combine_slots(
 ) -> Tensor:
     """As `moe_combine` for y [T, k, H] in slot order: [T, H]. Slots whose id is below 0 are left out."""
     flat = ids.reshape(-1)
-    position = torch.where(flat < 0, flat.new_full((), -1), torch.arange(flat.numel()))
+    position = torch.where(flat < 0, flat.new_full((), -1), torch.arange(flat.numel(), device=flat.device))
     return moe_combine(y.reshape(-1, y.shape[-1]), weights, ids, position, expert_ids, shared)
 
 
@@ -150,7 +153,7 @@ def moe_combine(
     """
     _check_combine(y, weights, ids, position, expert_ids, shared)
     if direct(y, weights, shared):
-        return cpu.combine(y, weights, ids, position, expert_ids, shared)
+        return _kernels.of(y).combine(y, weights, ids, position, expert_ids, shared)  # type: ignore[no-any-return]
     return torch.ops.logdiff.moe_combine(y, weights, ids, position, expert_ids, shared)  # type: ignore[no-any-return]
 
 
@@ -191,12 +194,12 @@ def _activated(fused: Tensor, activation: Activation, interleaved: bool) -> Tens
 
 
 def _sort(ids: Tensor, experts: int, expert_ids: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    if ids.dtype != torch.int64 or not ids.is_cpu:
-        raise InputError("aligned moe: ids are int64 on the CPU", value=str(ids.dtype))
+    if ids.dtype != torch.int64 or not has_kernels(ids):
+        raise InputError("aligned moe: ids are int64 on the CPU or an NPU", value=f"{ids.dtype} on {ids.device}")
     if expert_ids is not None and (expert_ids.shape != (experts,) or expert_ids.dtype != torch.int64):
         raise InputError("aligned moe: expert_ids are int64, one per expert", value=tuple(expert_ids.shape))
     if direct(ids, expert_ids):
-        offsets, order, position = cpu.sort(ids, experts, expert_ids)
+        offsets, order, position = _kernels.of(ids).sort(ids, experts, expert_ids)
         rows = int(offsets[-1])
         return offsets, order if rows == order.shape[0] else order[:rows], position
     return torch.ops.logdiff.moe_sort(ids, experts, expert_ids)  # type: ignore[no-any-return]
@@ -204,12 +207,12 @@ def _sort(ids: Tensor, experts: int, expert_ids: Tensor | None) -> tuple[Tensor,
 
 def _gather(x: Tensor, ids: Tensor, order: Tensor, position: Tensor, expert_ids: Tensor | None) -> Tensor:
     if direct(x, order):
-        return cpu.gather(x, order, ids.shape[1])
+        return _kernels.of(x).gather(x, order, ids.shape[1])  # type: ignore[no-any-return]
     return torch.ops.logdiff.moe_gather(x, ids, order, position, expert_ids)  # type: ignore[no-any-return]
 
 
 def _sort_all(ids: Tensor, experts: int, expert_ids: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    offsets, order, position = cpu.sort(ids, experts, expert_ids)
+    offsets, order, position = _kernels.of(ids).sort(ids, experts, expert_ids)
     if int(offsets[-1]) != order.shape[0]:
         raise UnsupportedError(
             "aligned moe: ids of other ranks aren't covered in a traced graph", hint="run it without torch.compile"
@@ -250,25 +253,25 @@ define(
 )
 define(
     "moe_gather(Tensor x, Tensor ids, Tensor order, Tensor position, Tensor? expert_ids) -> Tensor",
-    lambda x, ids, order, position, expert_ids: cpu.gather(x, order, ids.shape[1]),
+    lambda x, ids, order, position, expert_ids: _kernels.of(x).gather(x, order, ids.shape[1]),
     lambda x, ids, order, position, expert_ids: x.new_empty((order.shape[0], x.shape[1])),
     _gather_setup,
     _gather_backward,
 )
 define(
     "moe_gather_backward(Tensor d, Tensor ids, Tensor position, Tensor? expert_ids) -> Tensor",
-    lambda d, ids, position, expert_ids: cpu.combine(d, None, ids, position, expert_ids, None),
+    lambda d, ids, position, expert_ids: _kernels.of(d).combine(d, None, ids, position, expert_ids, None),
     lambda d, ids, position, expert_ids: d.new_empty((ids.shape[0], d.shape[1])),
 )
 define(
     "moe_combine(Tensor y, Tensor weights, Tensor ids, Tensor position, Tensor? expert_ids, Tensor? shared) -> Tensor",
-    cpu.combine,
+    lambda y, *rest: _kernels.of(y).combine(y, *rest),
     lambda y, weights, ids, position, expert_ids, shared: y.new_empty((ids.shape[0], y.shape[1])),
     _combine_setup,
     _combine_backward,
 )
 define(
     "moe_combine_backward(Tensor dout, Tensor y, Tensor weights, Tensor position) -> (Tensor, Tensor)",
-    lambda dout, y, weights, position: cpu.combine_backward(dout.to(y.dtype), y, weights, position),
+    lambda dout, y, *rest: _kernels.of(y).combine_backward(dout.to(y.dtype), y, *rest),
     lambda dout, y, weights, position: (y.new_empty(y.shape), weights.new_empty(weights.shape)),
 )

@@ -14,7 +14,10 @@ from torch import Tensor
 
 from logdiff_kernels.cpu import norm as cpu
 from logdiff_kernels.ops.definition import define
+from logdiff_kernels.ops.devices import Kernels
 from logdiff_kernels.ops.direct import check_floats, check_shapes, direct, plain
+
+_kernels = Kernels(cpu)
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float, offset: float = 0.0) -> Tensor:
@@ -35,7 +38,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, offset: float = 0.0) 
     """
     if direct(x, weight):
         _check(x, weight, None)
-        return cpu.rms_norm(x, weight, eps, offset, False)[0]
+        return _kernels.of(x).rms_norm(x, weight, eps, offset, False)[0]  # type: ignore[no-any-return]
     return torch.ops.logdiff.rms_norm(x, weight, eps, offset)[0]  # type: ignore[no-any-return]
 
 
@@ -48,7 +51,7 @@ def add_rms_norm(
     """
     if direct(x, residual, weight):
         _check(x, weight, residual)
-        y, total, _ = cpu.add_rms_norm(x, residual, weight, eps, offset, False)
+        y, total, _ = _kernels.of(x).add_rms_norm(x, residual, weight, eps, offset, False)
         return y, total
     y, total, _ = torch.ops.logdiff.add_rms_norm(x, residual, weight, eps, offset)
     return y, total
@@ -58,9 +61,9 @@ def _check(x: Tensor, weight: Tensor | None, residual: Tensor | None) -> None:
     shape = x.shape
     fits = len(shape) > 0 and shape[-1] > 0
     if weight is not None:
-        fits = fits and plain(weight) and weight.dim() == 1 and weight.shape[0] == shape[-1]
+        fits = fits and plain(weight) and weight.is_cpu == x.is_cpu and weight.shape == shape[-1:]
     if residual is not None:
-        fits = fits and residual.dtype == x.dtype and residual.is_cpu and residual.shape == shape
+        fits = fits and residual.dtype == x.dtype and residual.is_cpu == x.is_cpu and residual.shape == shape
     if fits and plain(x):
         return
     check_floats("rms_norm", x, weight, residual)
@@ -69,14 +72,14 @@ def _check(x: Tensor, weight: Tensor | None, residual: Tensor | None) -> None:
 
 def _rms_norm(x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor, Tensor | None]:
     _check(x, weight, None)
-    return cpu.rms_norm(x, weight, eps, offset, True)
+    return _kernels.of(x).rms_norm(x, weight, eps, offset, True)  # type: ignore[no-any-return]
 
 
 def _add_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, offset: float
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     _check(x, weight, residual)
-    return cpu.add_rms_norm(x, residual, weight, eps, offset, True)
+    return _kernels.of(x).add_rms_norm(x, residual, weight, eps, offset, True)  # type: ignore[no-any-return]
 
 
 def _rms_norm_backward(
@@ -90,7 +93,8 @@ def _rms_norm_backward(
     need_weight: bool,
 ) -> tuple[Tensor, Tensor]:
     extra = None if extra is None else extra.to(x.dtype)
-    dx, dw = cpu.rms_norm_backward(dy.to(x.dtype), x, weight, rstd, extra, offset, need_x, need_weight)
+    run = _kernels.of(x).rms_norm_backward
+    dx, dw = run(dy.to(x.dtype), x, weight, rstd, extra, offset, need_x, need_weight)
     return x.new_empty(0) if dx is None else dx, x.new_empty(0) if dw is None else dw
 
 

@@ -13,7 +13,10 @@ from torch import Tensor
 from logdiff_kernels.cpu import rope as cpu
 from logdiff_kernels.errors import UnsupportedError
 from logdiff_kernels.ops.definition import define
+from logdiff_kernels.ops.devices import Kernels
 from logdiff_kernels.ops.direct import check_floats, check_fp32, check_shapes, direct, plain
+
+_kernels = Kernels(cpu)
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, out: Tensor | None = None) -> Tensor:
@@ -38,7 +41,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, out: Te
         if out is not None:
             fits = out.shape == x.shape and out.dtype == x.dtype and (out.stride(2) == 1 or out.shape[2] == 1)
             check_shapes("rope", fits, "out like x, its last dimension without gaps", x, out)
-        return cpu.rope(x, cos, sin, interleaved, False, out)
+        return _kernels.of(x).rope(x, cos, sin, interleaved, False, out)  # type: ignore[no-any-return]
     if out is not None:
         raise UnsupportedError("aligned rope can't write to `out` where a gradient is needed or a graph is traced.")
     return torch.ops.logdiff.rope(x, cos, sin, interleaved)  # type: ignore[no-any-return]
@@ -49,8 +52,7 @@ def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     if (
         plain(x)
         and cos.dtype == sin.dtype == torch.float32
-        and cos.is_cpu
-        and sin.is_cpu
+        and cos.is_cpu == sin.is_cpu == x.is_cpu
         and len(shape) == 3
         and len(table) == 2
         and table == sin.shape
@@ -58,14 +60,14 @@ def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
         and 2 * table[1] <= shape[2]
     ):
         return
-    check_floats("rope", x)
+    check_floats("rope", x, cos, sin)
     check_fp32("rope", cos, sin)
     check_shapes("rope", False, "x [T, H, D], cos and sin [T, R/2] with R <= D", x, cos, sin)
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     _check(x, cos, sin)
-    return cpu.rope(x, cos, sin, interleaved, False)
+    return _kernels.of(x).rope(x, cos, sin, interleaved, False)  # type: ignore[no-any-return]
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -87,6 +89,6 @@ define(
 )
 define(
     "rope_backward(Tensor dy, Tensor cos, Tensor sin, bool interleaved) -> Tensor",
-    lambda dy, cos, sin, interleaved: cpu.rope(dy, cos, sin, interleaved, True),
+    lambda dy, cos, sin, interleaved: _kernels.of(dy).rope(dy, cos, sin, interleaved, True),
     lambda dy, cos, sin, interleaved: dy.new_empty(dy.shape),
 )

@@ -16,7 +16,10 @@ from torch import Tensor
 from logdiff_kernels.contract.router import RouterSpec
 from logdiff_kernels.cpu import router as cpu
 from logdiff_kernels.ops.definition import define
+from logdiff_kernels.ops.devices import Kernels
 from logdiff_kernels.ops.direct import check_fp32, check_shapes, direct
+
+_kernels = Kernels(cpu)
 
 
 def router(logits: Tensor, spec: RouterSpec, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -58,7 +61,7 @@ def _check(logits: Tensor, bias: Tensor | None) -> None:
 
 def _choose(logits: Tensor, bias: Tensor | None, *rule: Any) -> tuple[Tensor, Tensor]:
     _check(logits, bias)
-    return cpu.router(logits, bias, *rule)
+    return _kernels.of(logits).router(logits, bias, *rule)  # type: ignore[no-any-return]
 
 
 def _fake_choose(logits: Tensor, bias: Tensor | None, k: int, *rule: Any) -> tuple[Tensor, Tensor]:
@@ -88,6 +91,6 @@ define(
 define(
     "router_backward(Tensor dweights, Tensor logits, Tensor ids, SymInt flags, float renorm_eps, float scaling)"
     " -> Tensor",
-    cpu.router_backward,
+    lambda dweights, *rest: _kernels.of(dweights).router_backward(dweights, *rest),
     lambda dweights, logits, ids, flags, renorm_eps, scaling: logits.new_empty(logits.shape),
 )
