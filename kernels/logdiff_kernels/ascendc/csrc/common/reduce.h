@@ -1,0 +1,90 @@
+// R64 of the rows of a tile, and of one row that comes in pieces; T(L) (numeric contract).
+#pragma once
+
+#include "common/row_tiles.h"
+
+namespace ld {
+
+// 64 running lanes for each row. Chunks of 64 columns are added in ascending order, then lanes are halved to 8 and
+// neighbours added three times: only single IEEE adds, in the order written here.
+//
+// Per tile: one Add per chunk over all rows, or one long Add per row; 3 Adds and 3 PairReduceSum for all rows together.
+class RowSums {
+public:
+    static constexpr uint32_t kFloats = kMostRows * (8 + 4 + 2);  // beside 64 lanes per row
+
+    LD_FN void init(TPipe& pipe, uint32_t most_rows) {
+        pipe.InitBuffer(buffer_, uint32_t((kFloats + most_rows * kLanes) * sizeof(float)));
+        eights_ = buffer_.Get<float>();
+        fours_ = eights_[kMostRows * 8];
+        twos_ = fours_[kMostRows * 4];
+        lanes_ = twos_[kMostRows * 2];
+        // whole repeats are summed, also where a tile has fewer rows
+        Duplicate(eights_, 0.0f, int32_t(kFloats));
+    }
+
+    // Starts the sums of a tile's rows. Columns behind the rows' length are +0.
+    LD_FN void first(const LocalTensor<float>& x, const RowTile& tile) {
+        const uint32_t pitch = tile.pitch / 8, chunks = tile.chunks();
+        Copy(lanes_, x, uint64_t(kLanes), uint8_t(tile.rows), CopyRepeatParams(1, 1, 8, uint16_t(pitch)));
+        if (pitch <= 255 && tile.rows >= chunks) {
+            const BinaryRepeatParams params(1, 1, 1, 8, uint8_t(pitch), 8);
+            for (uint32_t c = 1; c < chunks; ++c) {
+                v_barrier();
+                Add(lanes_, x[c * kLanes], lanes_, uint64_t(kLanes), uint8_t(tile.rows), params);
+            }
+            return;
+        }
+        v_barrier();
+        for (uint32_t r = 0; r < tile.rows; ++r) add_chunks(lanes_[r * kLanes], x[r * tile.pitch + kLanes], chunks - 1);
+    }
+
+    // Continues the sum of a single row.
+    LD_FN void more(const LocalTensor<float>& x, const RowTile& tile) {
+        v_barrier();
+        add_chunks(lanes_, x, tile.chunks());
+    }
+
+    // out: kMostRows lanes, of which those up to the number of rows are meant.
+    LD_FN void finish(const LocalTensor<float>& out, uint32_t rows) {
+        const BinaryRepeatParams in_place(1, 1, 1, 8, 8, 8), compact(1, 1, 1, 1, 8, 8);
+        v_barrier();
+        Add(lanes_, lanes_, lanes_[32], uint64_t(32), uint8_t(rows), in_place);
+        v_barrier();
+        Add(lanes_, lanes_, lanes_[16], uint64_t(16), uint8_t(rows), in_place);
+        v_barrier();
+        Add(eights_, lanes_, lanes_[8], uint64_t(8), uint8_t(rows), compact);
+        v_barrier();
+        PairReduceSum(fours_, eights_, int32_t(kMostRows / 8), int32_t(kLanes), 1, 1, 8);
+        v_barrier();
+        PairReduceSum(twos_, fours_, int32_t(kMostRows / 16), int32_t(kLanes), 1, 1, 8);
+        v_barrier();
+        PairReduceSum(out, twos_, int32_t(kMostRows / 32), int32_t(kLanes), 1, 1, 8);
+    }
+
+private:
+    // The destination is the second source with stride 0: repeats add into the same lanes, one after the other.
+    static LD_FN void add_chunks(const LocalTensor<float>& lanes, const LocalTensor<float>& x, uint32_t chunks) {
+        const BinaryRepeatParams params(1, 1, 1, 0, 8, 0);
+        for (uint32_t c = 0; c < chunks; c += kMostRepeats) {
+            if (c != 0) v_barrier();
+            const uint32_t now = uint32_t(plan::least(kMostRepeats, chunks - c));
+            Add(lanes, x[c * kLanes], lanes, uint64_t(kLanes), uint8_t(now), params);
+        }
+    }
+
+    TBuf<TPosition::VECCALC> buffer_;
+    LocalTensor<float> eights_, fours_, twos_, lanes_;
+};
+
+// T(count) over tensors of `elements` fp32 that lie one behind the other; the result is in the first. count is a power
+// of two.
+LD_FN void tree_add(const LocalTensor<float>& parts, uint32_t count, uint32_t elements) {
+    for (uint32_t step = 1; step < count; step *= 2) {
+        v_barrier();
+        for (uint32_t i = 0; i < count; i += 2 * step)
+            Add(parts[i * elements], parts[i * elements], parts[(i + step) * elements], int32_t(elements));
+    }
+}
+
+}  // namespace ld
