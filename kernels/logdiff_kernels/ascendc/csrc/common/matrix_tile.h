@@ -28,9 +28,8 @@
 
 #include <type_traits>
 
-#include "kernel_operator.h"
-
-#include "../../../plan/csrc/arch.h"
+#include "common/reset.h"
+#include "plan/csrc/arch.h"
 
 namespace ld {
 
@@ -49,7 +48,7 @@ constexpr uint32_t kMmadK = sizeof(T) == 4 ? plan::mmad_k(plan::kFloat32) : plan
 // One operand of one tile in GM, beginning at its first row and first k.
 template <typename T>
 struct MatrixOperand {
-    AscendC::GlobalTensor<T> gm;
+    GlobalTensor<T> gm;
     int64_t stride;   // elements between rows of memory: between i if k is minor, between k if it is major
     uint32_t extent;  // i that exist, 1 to rows
     uint32_t rows;    // i of the tile, a multiple of 16 up to 128
@@ -60,14 +59,14 @@ struct MatrixOperand {
 // `rows` (then column blocks run over k) or, with k major, `depth` (then they run over i).
 template <typename T>
 struct MatrixSlab {
-    AscendC::LocalTensor<T> data;  // rows * depth elements
+    LocalTensor<T> data;  // rows * depth elements
     uint32_t rows;
     uint32_t depth;  // k of the slab, a multiple of 16
     bool k_major;
     // From this i on (rounded up to kBlock if k is major) the slab is known to be +0; `rows` when nothing is known.
     uint32_t zero_from;
 
-    __aicore__ inline void shape(uint32_t rows_now, bool k_major_now) {
+    LD_FN void shape(uint32_t rows_now, bool k_major_now) {
         if (rows == rows_now && k_major == k_major_now) return;
         rows = rows_now;
         k_major = k_major_now;
@@ -75,43 +74,42 @@ struct MatrixSlab {
     }
 };
 
-// Rows [first, last) of `blocks` column blocks become +0.
+// Rows [first, last) of `blocks` column blocks become +0. MTE2.
 template <typename T>
-__aicore__ inline void zero_l1(const AscendC::LocalTensor<T>& l1, uint32_t first, uint32_t last, uint32_t blocks,
+LD_FN void zero_l1(const LocalTensor<T>& l1, uint32_t first, uint32_t last, uint32_t blocks,
                                uint32_t height) {
+    using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
     if (first >= last || blocks == 0) return;
-    AscendC::InitConstValue(l1[first * kBlock<T>],
-                            AscendC::InitConstValueParams<T>(static_cast<uint16_t>(blocks),
-                                                             static_cast<uint16_t>(last - first),
-                                                             static_cast<uint16_t>(height - (last - first)), T(0.0f)));
+    InitConstValueParams<Bits> params;
+    params.repeatTimes = blocks;
+    params.blockNum = last - first;
+    params.dstGap = height - (last - first);
+    params.initValue = 0;
+    InitConstValue(l1[first * kBlock<T>].template ReinterpretCast<Bits>(), params);
 }
 
-// `rows` x `columns` of row-major GM into column blocks of `height` rows, beginning at row 0 of `l1`. The columns of the
-// last block that don't exist become +0.
+// `rows` x `columns` of row-major GM into column blocks of `height` rows, from row 0 of `l1` on. Columns that the last
+// block lacks become +0. MTE2.
 template <typename T>
-__aicore__ inline void copy_nz(const AscendC::LocalTensor<T>& l1, const AscendC::GlobalTensor<T>& gm, int64_t stride,
+LD_FN void copy_nz(const LocalTensor<T>& l1, const GlobalTensor<T>& gm, int64_t stride,
                                uint32_t rows, uint32_t columns, uint32_t height) {
-    AscendC::Nd2NzParams params;
+    const bool steps = stride >= 1 && stride <= int64_t(kMostGmStride);
+    Nd2NzParams params;
     params.ndNum = 1;
-    params.nValue = static_cast<uint16_t>(rows);
-    params.dValue = static_cast<uint16_t>(columns);
+    params.nValue = steps ? rows : 1;
+    params.dValue = columns;
     params.srcNdMatrixStride = 0;
-    params.srcDValue = static_cast<uint16_t>(stride);
-    params.dstNzC0Stride = static_cast<uint16_t>(height);
+    params.srcDValue = steps ? stride : columns;
+    params.dstNzC0Stride = height;
     params.dstNzNStride = 1;
     params.dstNzMatrixStride = 0;
-    if (stride >= 1 && stride <= int64_t(kMostGmStride)) {
-        AscendC::DataCopy(l1, gm, params);
-        return;
-    }
-    params.nValue = 1;
-    params.srcDValue = static_cast<uint16_t>(columns);
-    for (uint32_t row = 0; row < rows; ++row) AscendC::DataCopy(l1[row * kBlock<T>], gm[row * stride], params);
+    const uint32_t calls = steps ? 1 : rows;
+    for (uint32_t row = 0; row < calls; ++row) DataCopy(l1[row * kBlock<T>], gm[row * stride], params);
 }
 
 // k of [first, first + count) of an operand into a slab that has its shape. MTE2.
 template <typename T>
-__aicore__ inline void load_l1(MatrixSlab<T>& slab, const MatrixOperand<T>& operand, uint32_t first, uint32_t count) {
+LD_FN void load_l1(MatrixSlab<T>& slab, const MatrixOperand<T>& operand, uint32_t first, uint32_t count) {
     slab.shape(operand.rows, operand.k_major);
     if (!operand.k_major) {
         copy_nz(slab.data, operand.gm[first], operand.stride, operand.extent, count, slab.rows);
@@ -132,23 +130,23 @@ __aicore__ inline void load_l1(MatrixSlab<T>& slab, const MatrixOperand<T>& oper
 //
 // L0B is Zn: fractals k by k, within k by n. L0A is Zz on 2201 (m by m, within m by k) and Nz on 3510 (as L0B).
 template <typename T, bool left>
-__aicore__ inline void load_l0(const AscendC::LocalTensor<T>& l0, const MatrixSlab<T>& slab, uint32_t first,
+LD_FN void load_l0(const LocalTensor<T>& l0, const MatrixSlab<T>& slab, uint32_t first,
                                uint32_t count) {
     const uint32_t row_fractals = slab.rows / kFractalRows;
     const uint32_t k_fractals = uint32_t(plan::ceil_div(count, kBlock<T>));
 #if __NPU_ARCH__ == 3510
-    AscendC::LoadData2DParamsV2 params;
+    LoadData2DParamsV2 params;
     params.mStartPosition = slab.k_major ? first / kFractalRows : 0;
     params.kStartPosition = slab.k_major ? 0 : first / kBlock<T>;
-    params.mStep = static_cast<uint16_t>(slab.k_major ? k_fractals : row_fractals);
-    params.kStep = static_cast<uint16_t>(slab.k_major ? row_fractals : k_fractals);
-    params.srcStride = static_cast<int32_t>(slab.k_major ? slab.depth / kFractalRows : row_fractals);
-    params.dstStride = static_cast<uint16_t>(row_fractals);
+    params.mStep = slab.k_major ? k_fractals : row_fractals;
+    params.kStep = slab.k_major ? row_fractals : k_fractals;
+    params.srcStride = slab.k_major ? slab.depth / kFractalRows : row_fractals;
+    params.dstStride = row_fractals;
     params.ifTranspose = slab.k_major;
-    AscendC::LoadData(l0, slab.data, params);
+    LoadData(l0, slab.data, params);
 #else
     constexpr uint32_t fractal = kFractalElements<T>;
-    AscendC::LoadData2DParams params;
+    LoadData2DParams params;
     params.startIndex = 0;
     params.sid = 0;
     params.dstGap = 0;
@@ -157,61 +155,61 @@ __aicore__ inline void load_l0(const AscendC::LocalTensor<T>& l0, const MatrixSl
     if (slab.k_major) {
         const uint32_t column = slab.depth / kFractalRows;  // fractals of one column block
         const uint32_t start = first / kFractalRows;
-        params.repeatTimes = static_cast<uint8_t>(left ? k_fractals : row_fractals);
-        params.srcStride = static_cast<uint16_t>(left ? 1 : column);
+        params.repeatTimes = left ? k_fractals : row_fractals;
+        params.srcStride = left ? 1 : column;
         const uint32_t calls = left ? row_fractals : k_fractals;
         for (uint32_t i = 0; i < calls; ++i)
-            AscendC::LoadData(l0[i * params.repeatTimes * fractal], slab.data[(start + (left ? i * column : i)) * fractal],
-                              params);
+            LoadData(l0[i * (left ? k_fractals : row_fractals) * fractal],
+                              slab.data[(start + (left ? i * column : i)) * fractal], params);
         return;
     }
     const uint32_t start = first / kBlock<T> * row_fractals;
     if (!left) {
-        params.repeatTimes = static_cast<uint8_t>(k_fractals * row_fractals);
+        params.repeatTimes = k_fractals * row_fractals;
         params.srcStride = 1;
-        AscendC::LoadData(l0, slab.data[start * fractal], params);
+        LoadData(l0, slab.data[start * fractal], params);
         return;
     }
-    params.repeatTimes = static_cast<uint8_t>(k_fractals);
-    params.srcStride = static_cast<uint16_t>(row_fractals);
+    params.repeatTimes = k_fractals;
+    params.srcStride = row_fractals;
     for (uint32_t i = 0; i < row_fractals; ++i)
-        AscendC::LoadData(l0[i * k_fractals * fractal], slab.data[(start + i) * fractal], params);
+        LoadData(l0[i * k_fractals * fractal], slab.data[(start + i) * fractal], params);
 #endif
 }
 
 // accumulator = (first ? +0 : accumulator) + A B. M.
 template <typename T>
-__aicore__ inline void multiply_l0(const AscendC::LocalTensor<float>& accumulator, const AscendC::LocalTensor<T>& l0a,
-                                   const AscendC::LocalTensor<T>& l0b, uint32_t n, uint32_t k, bool first) {
-    AscendC::MmadParams params;
+LD_FN void multiply_l0(const LocalTensor<float>& accumulator, const LocalTensor<T>& l0a,
+                                   const LocalTensor<T>& l0b, uint32_t n, uint32_t k, bool first) {
+    MmadParams params;
     params.m = kTile;
-    params.n = static_cast<uint16_t>(n);
-    params.k = static_cast<uint16_t>(k);
+    params.n = n;
+    params.k = k;
     params.unitFlag = 0;
     params.cmatrixSource = false;
     params.cmatrixInitVal = first;
-    AscendC::Mmad(accumulator, l0a, l0b, params);
+    Mmad(accumulator, l0a, l0b, params);
     // Below ten fractals the hardware does not order two Mmads into one accumulator by itself.
-    if (kTile / kFractalRows * (n / kFractalRows) < 10) AscendC::PipeBarrier<PIPE_M>();
+    if (kTile / kFractalRows * (n / kFractalRows) < 10) PipeBarrier<PIPE_M>();
 }
 
 // rows x columns of an accumulator to row-major GM; `stride` elements between rows. FIX.
 template <typename Out>
-__aicore__ inline void store_l0c(const AscendC::GlobalTensor<Out>& gm, const AscendC::LocalTensor<float>& accumulator,
+LD_FN void store_l0c(const GlobalTensor<Out>& gm, const LocalTensor<float>& accumulator,
                                  uint32_t stride, uint32_t rows, uint32_t columns) {
 #if __NPU_ARCH__ == 3510
-    AscendC::FixpipeParamsArch3510<AscendC::CO2Layout::ROW_MAJOR> params;
+    FixpipeParamsArch3510<CO2Layout::ROW_MAJOR> params;
     params.params.ndNum = 1;
     params.params.srcNdStride = 0;
     params.params.dstNdStride = 0;
 #else
-    AscendC::FixpipeParamsV220 params;
+    FixpipeParamsV220 params;
     params.ndNum = 1;
     params.srcNdStride = 0;
     params.dstNdStride = 0;
 #endif
-    params.nSize = static_cast<uint16_t>(columns);
-    params.mSize = static_cast<uint16_t>(rows);
+    params.nSize = columns;
+    params.mSize = rows;
     params.srcStride = kTile;
     params.dstStride = stride;
     params.unitFlag = 0;
@@ -219,19 +217,19 @@ __aicore__ inline void store_l0c(const AscendC::GlobalTensor<Out>& gm, const Asc
     params.quantPre = std::is_same_v<Out, bfloat16_t> ? QuantMode_t::F322BF16
                       : std::is_same_v<Out, half>     ? QuantMode_t::F322F16
                                                       : QuantMode_t::NoQuant;
-    AscendC::Fixpipe<Out, float, AscendC::CFG_ROW_MAJOR>(gm, accumulator, params);
+    Fixpipe<Out, float, CFG_ROW_MAJOR>(gm, accumulator, params);
 }
 
 // L0A, L0B and L0C of a core, two buffers each.
 //
 //     cube.init(pipe);  cube.start();
-//     per tile:  cube.open();  cube.multiply(a, b, 0, k) for slabs whose data MTE1 may read, k ascending;  cube.close();
+//     per tile:  cube.open();  cube.multiply(a, b, 0, k) for slabs that MTE1 may read, k ascending;  cube.close();
 //                cube.store(gm, stride, rows, columns) once or more;  cube.release();
 //     cube.finish();
 template <typename T>
 class CubeCore {
 public:
-    __aicore__ inline void init(AscendC::TPipe& pipe) {
+    LD_FN void init(TPipe& pipe) {
         constexpr uint32_t operand = kTile * kMmadK<T> * sizeof(T);
         pipe.InitBuffer(l0a_, 2 * operand);
         pipe.InitBuffer(l0b_, 2 * operand);
@@ -244,68 +242,69 @@ public:
     }
 
     // All buffers are free: before the first tile.
-    __aicore__ inline void start() {
+    LD_FN void start() {
         for (int32_t i = 0; i < 2; ++i) {
-            AscendC::SetFlag<AscendC::HardEvent::M_MTE1>(i);
-            AscendC::SetFlag<AscendC::HardEvent::FIX_M>(i);
+            SetFlag<HardEvent::M_MTE1>(i);
+            SetFlag<HardEvent::FIX_M>(i);
         }
     }
 
     // Waits for all of it: after the last tile.
-    __aicore__ inline void finish() {
+    LD_FN void finish() {
         for (int32_t i = 0; i < 2; ++i) {
-            AscendC::WaitFlag<AscendC::HardEvent::M_MTE1>(i);
-            AscendC::WaitFlag<AscendC::HardEvent::FIX_M>(i);
+            WaitFlag<HardEvent::M_MTE1>(i);
+            WaitFlag<HardEvent::FIX_M>(i);
         }
     }
 
     // Begin a tile in the next accumulator.
-    __aicore__ inline void open() {
-        AscendC::WaitFlag<AscendC::HardEvent::FIX_M>(tile_);
+    LD_FN void open() {
+        WaitFlag<HardEvent::FIX_M>(tile_);
         first_ = true;
     }
 
     // Add k of [first, first + count) of both slabs; `first` is a multiple of mmad_k, count at least 1.
-    __aicore__ inline void multiply(const MatrixSlab<T>& a, const MatrixSlab<T>& b, uint32_t first, uint32_t count) {
+    LD_FN void multiply(const MatrixSlab<T>& a, const MatrixSlab<T>& b, uint32_t first, uint32_t count) {
         for (uint32_t k = 0; k < count; k += kMmadK<T>) {
             const uint32_t part = uint32_t(plan::least(kMmadK<T>, count - k));
-            AscendC::WaitFlag<AscendC::HardEvent::M_MTE1>(turn_);
+            WaitFlag<HardEvent::M_MTE1>(turn_);
             load_l0<T, true>(left_[turn_], a, first + k, part);
             load_l0<T, false>(right_[turn_], b, first + k, part);
-            AscendC::SetFlag<AscendC::HardEvent::MTE1_M>(turn_);
-            AscendC::WaitFlag<AscendC::HardEvent::MTE1_M>(turn_);
+            SetFlag<HardEvent::MTE1_M>(turn_);
+            WaitFlag<HardEvent::MTE1_M>(turn_);
             multiply_l0(accumulator_[tile_], left_[turn_], right_[turn_], b.rows, part, first_);
-            AscendC::SetFlag<AscendC::HardEvent::M_MTE1>(turn_);
+            SetFlag<HardEvent::M_MTE1>(turn_);
             turn_ = 1 - turn_;
             first_ = false;
         }
     }
 
     // The tile's sum is complete: Fixpipe may read it.
-    __aicore__ inline void close() {
-        AscendC::SetFlag<AscendC::HardEvent::M_FIX>(tile_);
-        AscendC::WaitFlag<AscendC::HardEvent::M_FIX>(tile_);
+    LD_FN void close() {
+        SetFlag<HardEvent::M_FIX>(tile_);
+        WaitFlag<HardEvent::M_FIX>(tile_);
     }
 
     template <typename Out>
-    __aicore__ inline void store(const AscendC::GlobalTensor<Out>& gm, uint32_t stride, uint32_t rows, uint32_t columns) {
+    LD_FN void store(const GlobalTensor<Out>& gm, uint32_t stride, uint32_t rows,
+                                 uint32_t columns) {
         store_l0c(gm, accumulator_[tile_], stride, rows, columns);
     }
 
-    __aicore__ inline const AscendC::LocalTensor<float>& accumulator() const { return accumulator_[tile_]; }
+    LD_FN const LocalTensor<float>& accumulator() const { return accumulator_[tile_]; }
 
     // Fixpipe has taken all that it needs of this tile.
-    __aicore__ inline void release() {
-        AscendC::SetFlag<AscendC::HardEvent::FIX_M>(tile_);
+    LD_FN void release() {
+        SetFlag<HardEvent::FIX_M>(tile_);
         tile_ = 1 - tile_;
     }
 
 private:
-    AscendC::TBuf<AscendC::TPosition::A2> l0a_;
-    AscendC::TBuf<AscendC::TPosition::B2> l0b_;
-    AscendC::TBuf<AscendC::TPosition::CO1> l0c_;
-    AscendC::LocalTensor<T> left_[2], right_[2];
-    AscendC::LocalTensor<float> accumulator_[2];
+    TBuf<TPosition::A2> l0a_;
+    TBuf<TPosition::B2> l0b_;
+    TBuf<TPosition::CO1> l0c_;
+    LocalTensor<T> left_[2], right_[2];
+    LocalTensor<float> accumulator_[2];
     int32_t turn_ = 0;  // buffer of L0A and L0B
     int32_t tile_ = 0;  // accumulator
     bool first_ = true;
@@ -327,7 +326,7 @@ template <typename T>
 class MatrixTile {
 public:
     // depth: k of a slab, a multiple of mmad_k.
-    __aicore__ inline void init(AscendC::TPipe& pipe, uint32_t depth) {
+    LD_FN void init(TPipe& pipe, uint32_t depth) {
         cube_.init(pipe);
         depth_ = depth;
         const uint32_t elements = kTile * depth;
@@ -340,19 +339,19 @@ public:
         }
     }
 
-    __aicore__ inline void start() {
+    LD_FN void start() {
         cube_.start();
-        for (int32_t i = 0; i < 2; ++i) AscendC::SetFlag<AscendC::HardEvent::MTE1_MTE2>(i);
+        for (int32_t i = 0; i < 2; ++i) SetFlag<HardEvent::MTE1_MTE2>(i);
     }
 
-    __aicore__ inline void finish() {
-        for (int32_t i = 0; i < 2; ++i) AscendC::WaitFlag<AscendC::HardEvent::MTE1_MTE2>(i);
+    LD_FN void finish() {
+        for (int32_t i = 0; i < 2; ++i) WaitFlag<HardEvent::MTE1_MTE2>(i);
         cube_.finish();
     }
 
     // The sum of `product` in a fresh accumulator, closed. `next` is what the following run() will be given: its first
     // slabs are fetched while the last ones of this product are multiplied.
-    __aicore__ inline void run(const MatrixProduct<T>& product, const MatrixProduct<T>* next) {
+    LD_FN void run(const MatrixProduct<T>& product, const MatrixProduct<T>* next) {
         if (!ahead_) load(product, 0);
         cube_.open();
         for (uint32_t k = 0; k < product.k; k += depth_) {
@@ -361,30 +360,30 @@ public:
             } else if (next != nullptr) {
                 load(*next, 0);
             }
-            AscendC::WaitFlag<AscendC::HardEvent::MTE2_MTE1>(use_);
+            WaitFlag<HardEvent::MTE2_MTE1>(use_);
             cube_.multiply(a_[use_], b_[use_], 0, uint32_t(plan::least(depth_, product.k - k)));
-            AscendC::SetFlag<AscendC::HardEvent::MTE1_MTE2>(use_);
+            SetFlag<HardEvent::MTE1_MTE2>(use_);
             use_ = 1 - use_;
         }
         cube_.close();
         ahead_ = next != nullptr;
     }
 
-    __aicore__ inline CubeCore<T>& cube() { return cube_; }
+    LD_FN CubeCore<T>& cube() { return cube_; }
 
 private:
-    __aicore__ inline void load(const MatrixProduct<T>& product, uint32_t first) {
+    LD_FN void load(const MatrixProduct<T>& product, uint32_t first) {
         const uint32_t count = uint32_t(plan::least(depth_, product.k - first));
-        AscendC::WaitFlag<AscendC::HardEvent::MTE1_MTE2>(fill_);
+        WaitFlag<HardEvent::MTE1_MTE2>(fill_);
         load_l1(a_[fill_], product.a, first, count);
         load_l1(b_[fill_], product.b, first, count);
-        AscendC::SetFlag<AscendC::HardEvent::MTE2_MTE1>(fill_);
+        SetFlag<HardEvent::MTE2_MTE1>(fill_);
         fill_ = 1 - fill_;
     }
 
     CubeCore<T> cube_;
-    AscendC::TBuf<AscendC::TPosition::A1> l1a_;
-    AscendC::TBuf<AscendC::TPosition::B1> l1b_;
+    TBuf<TPosition::A1> l1a_;
+    TBuf<TPosition::B1> l1b_;
     MatrixSlab<T> a_[2], b_[2];
     uint32_t depth_ = 0;
     int32_t fill_ = 0, use_ = 0;  // slab that MTE2 fills next, slab that MTE1 reads next
