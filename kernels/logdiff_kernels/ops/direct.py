@@ -51,7 +51,7 @@ def refuse_tangents(*tensors: Tensor | None) -> None:
 
 def plain(x: Tensor) -> bool:
     """Whether x is fp32, bf16 or fp16 on a device that has kernels."""
-    return x.dtype in DTYPE_CODES and has_kernels(x)
+    return x.dtype in DTYPE_CODES and (x.is_cpu or has_kernels(x))
 
 
 def check_floats(name: str, *tensors: Tensor | None) -> None:

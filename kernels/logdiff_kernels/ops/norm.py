@@ -61,7 +61,8 @@ def _check(x: Tensor, weight: Tensor | None, residual: Tensor | None) -> None:
     shape = x.shape
     fits = len(shape) > 0 and shape[-1] > 0
     if weight is not None:
-        fits = fits and plain(weight) and weight.is_cpu == x.is_cpu and weight.shape == shape[-1:]
+        fits = fits and plain(weight) and weight.is_cpu == x.is_cpu
+        fits = fits and weight.dim() == 1 and weight.shape[0] == shape[-1]
     if residual is not None:
         fits = fits and residual.dtype == x.dtype and residual.is_cpu == x.is_cpu and residual.shape == shape
     if fits and plain(x):
