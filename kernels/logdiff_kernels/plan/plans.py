@@ -167,6 +167,13 @@ def attention_backward(dout_row: int = 0, dout_head: int = 0, **fields: Any) -> 
     return plan
 
 
+def visible_keys(plan: structs.LdAttentionPlan, tokens: int, keys: int, row_tile: int) -> range:
+    """Keys that some row of a row tile sees, in a sequence of `keys` keys whose last `tokens` are queries."""
+    kinds = (ctypes.POINTER(structs.LdAttentionPlan), ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32)
+    seen = library.function("ld_plan_visible_keys", kinds, structs.Range)(plan, tokens, keys, row_tile)
+    return range(seen.begin, seen.end)
+
+
 def _heads(plan: structs.LdAttentionPlan) -> str:
     size = plan.dim if plan.dim == plan.dim_v else f"{plan.dim}/{plan.dim_v}"
     return f"{dtype_name(plan.dtype)}, head size {size}"

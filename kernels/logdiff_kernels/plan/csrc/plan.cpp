@@ -65,6 +65,10 @@ LD_EXPORT int ld_plan_attention(LdAttentionPlan* p) { return plan_attention(*p);
 
 LD_EXPORT Usage ld_plan_attention_usage(const LdAttentionPlan* p) { return attention_usage(*p); }
 
+LD_EXPORT KeyRange ld_plan_visible_keys(const LdAttentionPlan* p, uint32_t tokens, uint32_t keys, uint32_t row_tile) {
+    return visible_keys(*p, tokens, keys, row_tile);
+}
+
 // Number of items and of combines that the table can have at most: room[0], room[1].
 LD_EXPORT void ld_plan_attention_room(const LdAttentionPlan* p, const int32_t* q_start, const int32_t* k_len,
                                       uint64_t* room) {
