@@ -3,8 +3,8 @@
 Causal prefill and training (flash_attention_score): contiguous ranges of row tiles, their starts moved until the
 heaviest core's load is as small as contiguity allows; keys are never split. Decode (incre_flash_attention): one task
 for each (sequence, KV head); where those are fewer than 0.4 of the cores, the keys of every task are split into
-cores // tasks parts of at least 512 keys, cut at pages: the cut, and with it the bits, depends on batch and cores. Rules
-as described in the public sources of those operators.
+cores // tasks parts of at least 512 keys, cut at pages: the cut, and with it the bits, depends on batch and cores.
+Rules as described in the public sources of those operators.
 """
 
 from __future__ import annotations
