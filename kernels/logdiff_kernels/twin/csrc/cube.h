@@ -1,0 +1,6 @@
+// The cube's instructions that the kernels use.
+#pragma once
+
+#include "cube_fixpipe.h"
+#include "cube_load.h"
+#include "cube_mmad.h"
