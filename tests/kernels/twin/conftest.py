@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,28 +9,25 @@ import pytest
 from logdiff_kernels.twin import build
 from logdiff_kernels.twin.library import Library
 
+from tests.kernels.twin.kernels_of import Kernels
+
 HERE = Path(__file__).parent
 
 
-class Plan(ctypes.Structure):
-    """The plan of the small kernels."""
-
-    _fields_ = [
-        ("variant", ctypes.c_uint32),
-        ("count", ctypes.c_uint32),
-        ("value", ctypes.c_uint32),
-        ("pad", ctypes.c_uint32),
-    ]
-
-
 @pytest.fixture(scope="session")
-def compiled() -> Callable[..., Library]:
-    """`compiled("core_kernels.cpp", 2201)`: the library of a source in this folder, built once."""
-    made: dict[tuple[str, int], Library] = {}
+def compiled() -> Callable[..., Kernels]:
+    """`compiled("core_kernels.cpp", 2201)`: the kernels of a source in this folder, built once."""
+    made: dict[tuple[str, int], Kernels] = {}
 
-    def get(source: str, arch: int) -> Library:
+    def get(source: str, arch: int) -> Kernels:
         if (source, arch) not in made:
-            made[source, arch] = Library(build.ensure_library(HERE / source, arch))
+            made[source, arch] = Kernels(Library(build.ensure_library(HERE / source, arch)), arch)
         return made[source, arch]
 
     return get
+
+
+@pytest.fixture(scope="session", params=[2201, 3510])
+def core(request: pytest.FixtureRequest, compiled: Callable[..., Kernels]) -> Kernels:
+    """The kernels of core_kernels.cpp, on both architectures."""
+    return compiled("core_kernels.cpp", request.param)

@@ -1,5 +1,6 @@
 #include "op.h"
 
+#include <algorithm>
 #include <exception>
 
 #include "runtime.h"
@@ -115,6 +116,7 @@ uint8_t* Op::touch(const Operand& operand, uint64_t offset, uint64_t bytes, bool
   uint8_t* data;
   Written* written = nullptr;
   uint64_t base = 0;
+  bool watched = running().options.check_races;
   if (operand.memory == Memory::GM) {
     data = reinterpret_cast<uint8_t*>(begin);
     if (bytes == 0) return data;
@@ -126,6 +128,7 @@ uint8_t* Op::touch(const Operand& operand, uint64_t offset, uint64_t bytes, bool
     if (write && region->read_only) {
       fail_operand(Check::range, operand.label, "write to %s, an input", region->name.c_str());
     }
+    if (region->read_only) watched = false;
     if (region->written.sized()) written = &region->written;
     base = region->begin;
   } else {
@@ -149,18 +152,19 @@ uint8_t* Op::touch(const Operand& operand, uint64_t offset, uint64_t bytes, bool
     }
   }
   (write ? written_bytes_ : read_bytes_)[static_cast<int>(operand.memory)] += bytes;
-  if (running().options.check_races) note(operand, begin, end, write);
+  if (watched) note(operand, begin, end, write);
   return data;
 }
 
 void Op::note(const Operand& operand, uint64_t begin, uint64_t end, bool write) {
-  if (!spans_.empty()) {
-    Span& last = spans_.back();
-    const bool same = operand.memory != Memory::GM || last.begin >= running().last_region->begin;
-    if (same && last.memory == operand.memory && last.write == write && begin >= last.begin && begin <= last.end) {
-      if (end > last.end) last.end = end;
-      return;
-    }
+  // A strided instruction alternates between its operands: look at the last span of each.
+  const size_t back = std::min<size_t>(spans_.size(), 3);
+  for (size_t i = 1; i <= back; ++i) {
+    Span& span = spans_[spans_.size() - i];
+    if (span.memory != operand.memory || span.write != write || begin < span.begin || begin > span.end) continue;
+    if (operand.memory == Memory::GM && span.begin < running().last_region->begin) continue;
+    if (end > span.end) span.end = end;
+    return;
   }
   spans_.push_back({operand.memory, write, begin, end, operand.label});
 }
@@ -177,7 +181,6 @@ void Op::check_span(const Span& span) {
     return;
   }
   RegionShadow* region = find_region(span.begin, span.end);
-  if (region->read_only) return;
   const auto ordered = [&](const Access& access) {
     if (access.core != core_.index) {
       return clock.remote && (*clock.remote)[access.core * kPipes + access.pipe] >= access.number;

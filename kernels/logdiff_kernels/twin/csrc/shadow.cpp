@@ -78,12 +78,22 @@ void Arena::reset() {
 }
 
 Access Arena::find_write(uint64_t begin, uint64_t end, const Allowed& allowed) const {
+  constexpr uint64_t kChunk = 64;
+  const uint64_t last = (end + kCell - 1) / kCell;
   uint32_t fine = 0;  // neighbours mostly have one writer
-  for (uint64_t cell = begin / kCell; cell < (end + kCell - 1) / kCell; ++cell) {
-    const uint32_t tag = writer_[cell];
-    if (tag == fine) continue;
-    if ((tag & kNumber) > allowed[tag >> 29]) return {0, tag & kNumber, static_cast<uint8_t>(tag >> 29)};
-    fine = tag;
+  for (uint64_t cell = begin / kCell; cell < last;) {
+    const uint64_t stop = std::min(last, cell + kChunk);
+    uint32_t other = 0;
+    for (uint64_t i = cell; i < stop; ++i) other |= writer_[i] ^ fine;
+    for (; other && cell < stop; ++cell) {
+      const uint32_t tag = writer_[cell];
+      if (tag == fine) continue;
+      if ((tag & kNumber) > allowed[tag >> 29]) return {0, tag & kNumber, static_cast<uint8_t>(tag >> 29)};
+      fine = tag;
+      other = 0;
+      for (uint64_t i = cell; i < stop; ++i) other |= writer_[i] ^ fine;
+    }
+    cell = stop;
   }
   return {};
 }

@@ -1,0 +1,80 @@
+"""Addresses, sizes, initialisation and modes: what no kernel may do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from logdiff_kernels.twin.library import Argument, Options
+
+from tests.kernels.twin.kernels_of import Kernels
+
+USABLE_UB = {2201: 192 * 1024 - 256 - 8 * 1024, 3510: 248 * 1024}
+
+
+def _arguments() -> list[Argument]:
+    return [
+        Argument(torch.ones(64), "x", writable=False),
+        Argument(torch.empty(64), "y", initialised=False),
+    ]
+
+
+def test_a_correct_program_is_clean(core: Kernels) -> None:
+    arguments = _arguments()
+    core.run("memory", 0, arguments)
+    assert torch.equal(arguments[1].tensor, torch.ones(64))
+
+
+@pytest.mark.parametrize(
+    ("variant", "check", "operand", "words"),
+    [
+        (1, "range", "", "SetGlobalBuffer of 260 bytes"),
+        (2, "range", "src", "[0, 256) of a GM tensor of 252"),
+        (3, "alignment", "dst", "UB address 16"),
+        (4, "poison", "src0", "byte 0 of"),
+        (5, "poison", "src0", "byte 252 of"),
+        (7, "alignment", "", "UB address 16"),
+        (8, "overload", "", "L1 on a vector core"),
+        (9, "range", "dst", "[0, 260) of a UB tensor of 256"),
+        (10, "range", "dst", "write to x, an input"),
+        (11, "poison", "src", "nothing has written"),
+        (12, "range", "", "element 65 of a tensor of 64"),
+        (13, "overload", "", "Drain runs on FIX"),
+        (14, "overload", "", "MTE1_M"),
+        (15, "overload", "", "PIPE_M"),
+        (16, "range", "src", "GM tensor of 0 bytes"),
+        (17, "queue", "", "two styles"),
+        (18, "state", "", "HF32"),
+        (19, "state", "", "saturation"),
+        (20, "poison", "src0", "nothing has written"),
+    ],
+)
+def test_a_misuse_is_named(core: Kernels, variant: int, check: str, operand: str, words: str) -> None:
+    error = core.failure("memory", variant, _arguments())
+    assert (error.check, error.operand) == (check, operand)
+    assert words in error.reason
+
+
+def test_the_last_bytes_of_ub_are_the_compilers(core: Kernels) -> None:
+    error = core.failure("memory", 6, _arguments())
+    assert error.check == "capacity"
+    assert f"the core has {USABLE_UB[core.arch]}" in error.reason
+
+
+@pytest.mark.parametrize("variant", [0, 2])
+def test_initsocstate_or_a_tpipe_sets_mask_and_atomics(core: Kernels, variant: int) -> None:
+    core.run("uninitialised_modes", variant, [None, None])
+
+
+def test_without_it_an_earlier_kernels_modes_would_count(core: Kernels) -> None:
+    assert core.failure("uninitialised_modes", 1, [None, None]).check == "state"
+
+
+def test_every_core_starts_with_modes_that_an_earlier_kernel_left_and_the_seed_decides_which(core: Kernels) -> None:
+    def left(seed: int) -> torch.Tensor:
+        y = torch.empty(4)
+        core.run("left_over", 0, [None, y], blocks=4, options=Options(seed=seed))
+        return y
+
+    assert torch.equal(left(1), left(1))
+    assert not torch.equal(left(1), left(2))
+    assert len(set(left(1).tolist())) == 4
