@@ -35,6 +35,7 @@ class RowKernel(IntEnum):
     COMBINE_BACKWARD = 11
     TREE_COMBINE = 12
     COLUMN_SUM = 13
+    SCALE_CAP = 14
 
 
 class Pieces(IntEnum):

@@ -87,7 +87,11 @@ class BackwardTable:
 def backward_table(
     plan: structs.LdAttentionBackwardPlan, q_start: NDArray[np.int32], k_len: NDArray[np.int32]
 ) -> BackwardTable:
-    """The work tables of the backward; also completes `plan`. Arguments and errors as of `attention_table`."""
+    """The work tables of the backward; also completes `plan`. Arguments as of `attention_table`.
+
+    Raises:
+        InputError: as of `attention_table`; also a sequence with more queries than keys, unless causal.
+    """
     starts, lengths = _lengths(plan.forward, q_start, k_len)
     room = (ctypes.c_uint64 * 2)()
     kind = ctypes.POINTER(structs.LdAttentionBackwardPlan)

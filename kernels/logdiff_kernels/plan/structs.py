@@ -142,6 +142,18 @@ class LdTreePlan(ctypes.Structure):
     ]
 
 
+class LdScalePlan(ctypes.Structure):
+    """Scale and soft cap of logits."""
+
+    _fields_ = [
+        ("count", _U64),
+        ("dtype", _U32),
+        *_fields(_F32, "scale cap"),
+        ("reserved", _U32),
+        ("rows", LdRows),
+    ]
+
+
 class LdLinearPlan(ctypes.Structure):
     """linear, linear_row, grouped linear and gradients."""
 
@@ -208,6 +220,7 @@ STRUCTS: tuple[type[ctypes.Structure], ...] = (
     LdMoePlan,
     LdColumnSumPlan,
     LdTreePlan,
+    LdScalePlan,
     LdLinearPlan,
     LdAttentionItem,
     LdAttentionCombine,

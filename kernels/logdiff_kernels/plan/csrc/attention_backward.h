@@ -40,7 +40,8 @@ struct LdAttentionBackwardPlan {
 
 namespace ld::plan {
 
-// Queries of a sequence, as absolute positions, that see a key of the key tile.
+// Queries of a sequence, as absolute positions, that see a key of the key tile. Queries before position 0 (more tokens
+// than keys) have no block of positions: the tables refuse them unless causal, where they see nothing.
 LD_PLAN_FN constexpr KeyRange seeing_queries(const LdAttentionPlan& p, uint32_t tokens, uint32_t keys, uint32_t tile) {
     const int64_t first = int64_t(tile) * kTileM;
     const int64_t last = int64_t(least(keys, uint64_t(tile + 1) * kTileM)) - 1;

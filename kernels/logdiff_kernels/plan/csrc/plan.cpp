@@ -112,6 +112,8 @@ LD_EXPORT void ld_plan_attention_backward_room(const LdAttentionBackwardPlan* p,
 LD_EXPORT int ld_plan_attention_backward_table(LdAttentionBackwardPlan* p, const int32_t* q_start, const int32_t* k_len,
                                                LdAttentionGradItem* dq, uint64_t dq_room, LdAttentionGradItem* dkv,
                                                uint64_t dkv_room) {
+    for (uint32_t s = 0; s < p->forward.batch && !p->forward.causal; ++s)
+        if (q_start[s + 1] - q_start[s] > k_len[s]) return kPlanShape;
     const BackwardTable table = backward_table(p->forward, q_start, k_len);
     if (const int status = copy_out(table.dq, dq, dq_room); status != kPlanOk) return status;
     if (const int status = copy_out(table.dkv, dkv, dkv_room); status != kPlanOk) return status;

@@ -23,6 +23,7 @@ enum RowKernel : uint32_t {
     kCombineBackward,
     kTreeCombine,      // partial results of linear_row across ranks
     kColumnSum,        // weight gradient of rms_norm and bias gradient: 512-row blocks, a row is a strip of columns
+    kScaleCap,         // scale and soft cap of logits; a row is a run of them
     kRowKernels,
 };
 
@@ -49,8 +50,9 @@ LD_PLAN_FN constexpr RowBuffers row_buffers(uint32_t kernel) {
         case kGather: return {1, 0, 0, 64};             // one queue carries the row in and out
         case kCombine: return {1, 1, 3, 512};
         case kCombineBackward: return {2, 1, 4, 512};
-        case kTreeCombine: return {0, 1, 8, 64};        // up to 8 partials in fp32 -> y
+        case kTreeCombine: return {0, 1, 18, 64};       // up to 8 partials in fp32, twice, and bias -> y
         case kColumnSum: return {2, 0, 4, 64};
+        case kScaleCap: return {1, 1, 6, 64};           // fp32 logits -> logits
         default: return {0, 0, 0, 0};
     }
 }
@@ -151,6 +153,14 @@ struct LdTreePlan {  // T(count) over partials [count, rows, n] fp32, + bias, on
     int64_t partial_stride, row_stride;
     uint32_t dtype, bias_dtype, count, reserved;
     LdRows rows;
+};
+
+struct LdScalePlan {  // z * scale, then cap * tanh1(z / cap), in place on `count` logits
+    uint64_t count;
+    uint32_t dtype;
+    float scale, cap;  // skipped: a scale of 1, a cap of 0
+    uint32_t reserved;
+    LdRows rows;       // runs of `rows.length` logits, the last one shorter
 };
 
 namespace ld::plan {
