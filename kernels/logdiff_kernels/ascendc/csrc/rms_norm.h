@@ -189,16 +189,3 @@ private:
 };
 
 }  // namespace ld
-
-#define LD_ENTRY(type, name)                                                                                     \
-    extern "C" __global__ __aicore__ void ld_rms_norm_##name(GM_ADDR x, GM_ADDR residual, GM_ADDR weight, GM_ADDR y, \
-                                                             GM_ADDR total, GM_ADDR rstd, LdNormPlan plan) {     \
-        KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);                                                          \
-        ld::reset_core();                                                                                        \
-        AscendC::TPipe pipe;                                                                                           \
-        ld::RmsNorm<type>(plan, pipe).run(x, residual, weight, y, total, rstd);                                  \
-    }
-LD_ENTRY(float, float32)
-LD_ENTRY(bfloat16_t, bfloat16)
-LD_ENTRY(half, float16)
-#undef LD_ENTRY

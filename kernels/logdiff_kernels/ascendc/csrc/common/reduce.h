@@ -26,7 +26,7 @@ public:
     // Starts the sums of a tile's rows. Columns behind the rows' length are +0.
     LD_FN void first(const LocalTensor<float>& x, const RowTile& tile) {
         const uint32_t pitch = tile.pitch / 8, chunks = tile.chunks();
-        Copy(lanes_, x, uint64_t(kLanes), uint8_t(tile.rows), CopyRepeatParams(1, 1, 8, uint16_t(pitch)));
+        DataCopy(lanes_, x, DataCopyParams(uint16_t(tile.rows), 8, uint16_t(pitch - 8), 0));
         if (pitch <= 255 && tile.rows >= chunks) {
             const BinaryRepeatParams params(1, 1, 1, 8, uint8_t(pitch), 8);
             for (uint32_t c = 1; c < chunks; ++c) {

@@ -82,8 +82,8 @@ LD_FN void store_rows(const GlobalTensor<T>& to, const LocalTensor<T>& from, uin
 template <class T, uint32_t kBuffers, class Queue> LD_FN void clear_queue(Queue& queue, uint32_t count, T value) {
     LocalTensor<T> buffer[kBuffers];
     for (uint32_t i = 0; i < kBuffers; ++i) buffer[i] = queue.template AllocTensor<T>();
-    for (uint32_t i = 0; i < kBuffers; ++i) queue.EnQue(buffer[i]);
     for (uint32_t i = 0; i < kBuffers; ++i) {
+        queue.EnQue(buffer[i]);
         buffer[i] = queue.template DeQue<T>();
         Duplicate(buffer[i], value, int32_t(count));
     }

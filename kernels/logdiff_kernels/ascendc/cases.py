@@ -1,0 +1,120 @@
+"""One call per driver function on seeded inputs of a given length: what the laws and the mutation campaign run.
+
+A driver has the signature of the function of the same name in `cpu`, with a launcher in front, so one set of inputs
+serves both.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from logdiff_kernels.build.launcher import Launcher
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+Make = Callable[["Source", int, torch.dtype], tuple[Any, ...]]
+
+
+class Source:
+    """Seeded random tensors with outliers, subnormals and zeros of both signs.
+
+    Args:
+        seed: the same seed gives the same tensors.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def floats(self, *shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Tensor:
+        """Normal values times `scale`; one in 50 is special."""
+        x = torch.randn(shape, generator=self.generator) * scale
+        special = torch.tensor([0.0, -0.0, 37.0 * scale, -91.0 * scale, 1e-39, -3e-40, 1e-30, 6e-6])
+        chosen = torch.randint(len(special), shape, generator=self.generator)
+        rare = torch.rand(shape, generator=self.generator) < 0.02
+        return torch.where(rare, special[chosen], x).to(dtype)
+
+    def integers(self, high: int, *shape: int) -> Tensor:
+        """int64 in [0, high)."""
+        return torch.randint(high, shape, generator=self.generator)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A driver function and inputs for it.
+
+    Attributes:
+        name: of the case.
+        part: module of the driver and of the CPU function.
+        function: name in both.
+        make: arguments for a length (of the reduced or row dimension), from a source of random values.
+        kernels: kernels that the driver launches.
+        dtypes: that make a difference.
+    """
+
+    name: str
+    part: str
+    function: str
+    make: Make
+    kernels: tuple[str, ...]
+    dtypes: tuple[torch.dtype, ...] = DTYPES
+
+    def arguments(self, length: int, dtype: torch.dtype, seed: int) -> tuple[Any, ...]:
+        """Inputs; equal for equal arguments."""
+        return self.make(Source(seed), length, dtype)
+
+    def on_launcher(self, launcher: Launcher, arguments: tuple[Any, ...]) -> list[Tensor]:
+        """The driver's results."""
+        module = importlib.import_module(f"logdiff_kernels.ascendc.{self.part}")
+        return list(_tensors(getattr(module, self.function)(launcher, *arguments)))
+
+    def on_cpu(self, arguments: tuple[Any, ...]) -> list[Tensor]:
+        """What the CPU backend gives for the same inputs."""
+        module = importlib.import_module(f"logdiff_kernels.cpu.{self.part}")
+        return list(_tensors(getattr(module, self.function)(*arguments)))
+
+
+def _tensors(results: Any) -> Iterator[Tensor]:
+    if isinstance(results, Tensor):
+        yield results
+    elif isinstance(results, tuple | list):
+        for result in results:
+            yield from _tensors(result)
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Equal bits, any NaN equal to any NaN."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    whole = {4: torch.int32, 2: torch.int16}[a.element_size()]
+    equal = a.contiguous().view(whole) == b.contiguous().view(whole)
+    return bool((equal | (a.isnan() & b.isnan())).all())
+
+
+def rows_for(length: int) -> int:
+    """Rows that fit a quick test: fewer of long ones."""
+    return max(2, min(70, 20000 // max(length, 1)))
+
+
+def _rms_norm(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    return source.floats(rows_for(n), n, dtype=dtype), source.floats(n), 1e-6, 1.0, True
+
+
+def _add_rms_norm(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    rows = rows_for(n)
+    x = source.floats(rows, 2 * n, dtype=dtype)[:, n:]
+    return x, source.floats(rows, n, dtype=dtype), source.floats(n, dtype=dtype), 1e-5, 0.0, False
+
+
+CASES = (
+    Case("rms_norm", "norm", "rms_norm", _rms_norm, ("rms_norm",)),
+    Case("add_rms_norm", "norm", "add_rms_norm", _add_rms_norm, ("rms_norm",)),
+)
+"""Every case."""
