@@ -51,8 +51,8 @@ struct LdAttentionPlan {
     uint32_t allow_direct;  // 1: use L0C -> UB and UB -> L1 where the architecture has them
 
     uint32_t group;                   // query heads of a KV head
-    uint32_t qk_k, pv_n, pv_k;        // Mmads: QK is (128, kSubTile, qk_k), PV is (128, pv_n, pv_k)
-    uint32_t q_buffers, kv_buffers, p_buffers;  // L1: Q tile; K or V sub-tile (one ring); P of kTileM x kSubTile
+    uint32_t qk_k, pv_n, pv_k;        // Mmads: QK is (128, kSubTile, qk_k), the last k what is left; PV (128, pv_n, pv_k)
+    uint32_t q_buffers, kv_buffers, p_buffers;  // L1: Q tile; K sub-tile or V block (one ring); P of kTileM x kSubTile
     uint32_t l0_buffers, l0c_buffers;
     uint32_t direct;                  // 1: S and PV go to UB, P to L1; 0: all three through the workspace
     uint32_t resident;                // 1: O of a vector core's 64 rows stays in UB; 0: it is kept in the workspace
@@ -104,17 +104,21 @@ LD_PLAN_FN constexpr uint32_t row_tiles(const LdAttentionPlan& p, uint32_t token
 constexpr uint32_t kExpScratchBytes = 16 * kKiB;  // temporaries of exp1, which works in parts of 1024 elements
 constexpr uint32_t kStateBytes = 8 * kKiB;        // m, l, factors of 64 rows, as scalars and as data blocks; masks
 
+// Of the forward pass: exp1's temporaries, then m, l, factors and sums of 64 rows as vectors and as data blocks, and the
+// running lanes of R64 of a slice's rows.
+LD_PLAN_FN constexpr uint64_t softmax_bytes(uint64_t rows) { return (13 + 16) * kKiB + rows * kLanes * 4; }
+
 LD_PLAN_FN constexpr uint64_t attention_ub_bytes(const LdAttentionPlan& p) {
     const uint64_t size = element_bytes(p.dtype), rows = p.vector_rows, buffers = p.vector_buffers;
     const uint64_t scores = p.direct ? kVectorTileRows * kStep * 4 : buffers * rows * kStep * 4;
     const uint64_t weights = buffers * rows * kStep * size;
     const uint64_t pv = p.direct ? uint64_t(kVectorTileRows) * p.pv_n * 4 : buffers * rows * p.dim_v * 4;
     const uint64_t o = p.resident ? uint64_t(kVectorTileRows) * p.dim_v * 4 : buffers * rows * p.dim_v * 4;
-    return scores + weights + pv + o + rows * p.dim_v * size + kExpScratchBytes + kStateBytes;
+    return scores + weights + pv + o + rows * p.dim_v * size + softmax_bytes(rows);
 }
 
 LD_PLAN_FN constexpr uint64_t attention_l1_bytes(const LdAttentionPlan& p) {
-    const uint64_t kv = uint64_t(kSubTile) * most(p.dim, p.dim_v), q = uint64_t(kTileM) * p.dim;
+    const uint64_t kv = uint64_t(kSubTile) * most(p.dim, p.pv_n), q = uint64_t(kTileM) * p.dim;
     return (p.q_buffers * q + p.kv_buffers * kv + uint64_t(p.p_buffers) * kTileM * kSubTile) * element_bytes(p.dtype);
 }
 
@@ -143,10 +147,11 @@ LD_PLAN_FN constexpr bool fit_vector(LdAttentionPlan& p, uint32_t arch) {
     return false;
 }
 
-// L1 buffers: at least one Q, two K/V and one P; then more while they fit: P 2, K/V 4, P 4, Q 2, K/V 8.
+// L1 buffers: at least one Q, two K/V and one P; then more while they fit: P 2, K/V 4, P 4, Q 2. More than
+// these would need more than the eight event ids of a pair of pipes.
 LD_PLAN_FN constexpr bool fit_l1(LdAttentionPlan& p) {
-    const uint32_t choices[6][3] = {{1, 2, 1}, {1, 2, 2}, {1, 4, 2}, {1, 4, 4}, {2, 4, 4}, {2, 8, 4}};
-    for (uint32_t i = 6; i-- > 0;) {
+    const uint32_t choices[5][3] = {{1, 2, 1}, {1, 2, 2}, {1, 4, 2}, {1, 4, 4}, {2, 4, 4}};
+    for (uint32_t i = 5; i-- > 0;) {
         p.q_buffers = choices[i][0];
         p.kv_buffers = choices[i][1];
         p.p_buffers = choices[i][2];
@@ -162,7 +167,7 @@ LD_PLAN_FN constexpr int32_t plan_attention(LdAttentionPlan& p) {
     if (p.heads == 0 || p.kv_heads == 0 || p.heads % p.kv_heads != 0) return kPlanShape;
     if (p.dim == 0 || p.dim_v == 0 || p.dim % kFractal != 0 || p.dim_v % kFractal != 0) return kPlanShape;
     p.group = p.heads / p.kv_heads;
-    p.qk_k = even_tile(p.dim, mmad_k(p.dtype));
+    p.qk_k = uint32_t(least(p.dim, mmad_k(p.dtype)));
     p.pv_n = even_tile(p.dim_v, kTileN);
     p.pv_k = mmad_k(p.dtype);
     p.l0_buffers = 2;
@@ -176,7 +181,8 @@ LD_PLAN_FN constexpr int32_t plan_attention(LdAttentionPlan& p) {
     return kPlanOk;
 }
 
-// --- workspace: [block][ring]{S, P, PV}, [block] O if it isn't resident, then the chunk states
+// --- workspace: per block [ring]{S, P, PV}, the O of an item's chunks so far, and the O of the chunk under way if it
+// isn't resident; then the chunk states of all blocks
 
 LD_PLAN_FN constexpr uint64_t score_bytes() { return uint64_t(kTileM) * kStep * 4; }
 LD_PLAN_FN constexpr uint64_t weight_bytes(const LdAttentionPlan& p) {
@@ -187,7 +193,7 @@ LD_PLAN_FN constexpr uint64_t ring_bytes(const LdAttentionPlan& p) {
     return p.direct ? 0 : score_bytes() + weight_bytes(p) + pv_bytes(p);
 }
 LD_PLAN_FN constexpr uint64_t block_bytes(const LdAttentionPlan& p) {
-    return p.ring * ring_bytes(p) + (p.resident ? 0 : pv_bytes(p));
+    return p.ring * ring_bytes(p) + (p.resident ? 1 : 2) * pv_bytes(p);
 }
 LD_PLAN_FN constexpr uint64_t score_offset(const LdAttentionPlan& p, uint32_t block, uint32_t entry) {
     return block * block_bytes(p) + entry * ring_bytes(p);
@@ -198,8 +204,11 @@ LD_PLAN_FN constexpr uint64_t weight_offset(const LdAttentionPlan& p, uint32_t b
 LD_PLAN_FN constexpr uint64_t pv_offset(const LdAttentionPlan& p, uint32_t block, uint32_t entry) {
     return weight_offset(p, block, entry) + weight_bytes(p);
 }
-LD_PLAN_FN constexpr uint64_t o_offset(const LdAttentionPlan& p, uint32_t block) {
+LD_PLAN_FN constexpr uint64_t total_offset(const LdAttentionPlan& p, uint32_t block) {
     return block * block_bytes(p) + p.ring * ring_bytes(p);
+}
+LD_PLAN_FN constexpr uint64_t o_offset(const LdAttentionPlan& p, uint32_t block) {
+    return total_offset(p, block) + pv_bytes(p);
 }
 // Chunk states: O [slots][slot_rows][dim_v], then m [slots][slot_rows], then l [slots][slot_rows], all fp32.
 LD_PLAN_FN constexpr uint64_t state_o_offset(const LdAttentionPlan& p, uint32_t slot) {
