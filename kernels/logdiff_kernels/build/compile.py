@@ -57,11 +57,20 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """The compiled kernels of one architecture and one variant of exp."""
+    """The compiled kernels of one architecture and one variant of exp.
+
+    Attributes:
+        arch: `dav-2201` or `dav-3510`.
+        exact_exp: whether exp and ln have the bits of the CPU library.
+        compiler: what the compiler calls itself.
+        cann: CANN's version; None for the twin.
+        binaries: the libraries, by name.
+    """
 
     arch: str
     exact_exp: bool
-    cann: Cann
+    compiler: str
+    cann: str | None
     binaries: tuple[Binary, ...]
 
     @property
@@ -71,7 +80,11 @@ class Build:
         return hashlib.sha256(lines.encode()).hexdigest()
 
     def of(self, kernel: str) -> Binary:
-        """The library of a kernel. Raises `UnsupportedError` when the build has none."""
+        """The library of a kernel.
+
+        Raises:
+            UnsupportedError: the build has none.
+        """
         for binary in self.binaries:
             if binary.kernel == kernel:
                 return binary
@@ -85,8 +98,8 @@ class Build:
             "arch": self.arch,
             "exact_exp": self.exact_exp,
             "sha256": self.sha256,
-            "cann": self.cann.version,
-            "compiler": self.cann.compiler,
+            "cann": self.cann,
+            "compiler": self.compiler,
             "kernels": [
                 {**asdict(binary), "path": str(binary.path), "log": str(binary.log)} for binary in self.binaries
             ],
@@ -102,15 +115,16 @@ def command(cann: Cann, arch: str, exact_exp: bool, source: Path, output: str) -
     """The command that makes the library of one source, to be run in the package's folder."""
     headers = [f"-I{folder}" for folder in cann.includes]
     unit = source.relative_to(PACKAGE).as_posix()
-    return [str(cann.bisheng), *flags(cann, arch, exact_exp), *headers, "-shared", unit, "-o", output]
+    return [str(cann.bisheng), *flags(arch, exact_exp), *headers, "-shared", unit, "-o", output]
 
 
-def flags(cann: Cann, arch: str, exact_exp: bool) -> list[str]:
-    """What bisheng is told about every source, CANN's own folders apart."""
+def flags(arch: str, exact_exp: bool) -> list[str]:
+    """What bisheng is told about every source, CANN's own folders apart.
+
+    Some projects add `--cce-auto-infer-kernel-type=false` from CANN 9.0 on. Not here: KERNEL_TASK_TYPE_DEFAULT, by
+    which our kernels say which cores they run on, is reported not to compile with it.
+    """
     words = ["-x", "asc", f"--npu-arch={arch}", *FLAGS]
-    if cann.release >= (9, 0):
-        # From 9.0 on bisheng guesses a kernel's kind from its body; ours say which cores they run on.
-        words.append("--cce-auto-infer-kernel-type=false")
     if exact_exp:
         words.append(EXACT_EXP)
     return [*words, *(f"-I{folder}" for folder in INCLUDES)]
@@ -144,41 +158,66 @@ def build(
     """
     arch_number(arch)
     cann = cann or find_cann()
-    chosen = _chosen(kernels)
-    ended: list[str] = []
-    telling = threading.Lock()
-
     with toolchain.Compilers(jobs) as compilers:
 
         def one(source: Path) -> Binary:
-            try:
-                return _ensure(compilers, cann, arch, exact_exp, source, timeout)
-            finally:
-                with telling:
-                    ended.append(source.stem)
-                    if on_done is not None:
-                        on_done(len(ended), len(chosen), source.stem)
+            return _ensure(compilers, cann, arch, exact_exp, source, timeout)
 
-        results = compilers.each(one, chosen)
+        made = compile_all(compilers, one, chosen(kernels), arch, INSTEAD, on_done)
+    return Build(arch, exact_exp, cann.compiler, cann.version, made)
+
+
+def compile_all(
+    compilers: toolchain.Compilers,
+    one: Callable[[Path], Binary],
+    units: Sequence[Path],
+    arch: str,
+    instead: str,
+    on_done: OnDone | None,
+) -> tuple[Binary, ...]:
+    """`one` of every source, side by side.
+
+    Raises:
+        UnsupportedError: with all that could not be compiled; `instead` ends its hint.
+    """
+    ended: list[str] = []
+    telling = threading.Lock()
+
+    def told(source: Path) -> Binary:
+        try:
+            return one(source)
+        finally:
+            with telling:
+                ended.append(source.stem)
+                if on_done is not None:
+                    on_done(len(ended), len(units), source.stem)
+
+    results = compilers.each(told, units)
     failed = [error for error in results if isinstance(error, UnsupportedError)]
     if failed:
-        names = [source.stem for source, result in zip(chosen, results, strict=True) if result in failed]
+        names = [unit.stem for unit, result in zip(units, results, strict=True) if result in failed]
         raise UnsupportedError(
-            f"{len(failed)} of {len(chosen)} Ascend C kernels could not be compiled for {arch}: {', '.join(names)}",
+            f"{len(failed)} of {len(units)} Ascend C kernels could not be compiled for {arch}: {', '.join(names)}",
             value=[error.value for error in failed],
-            hint="\n\n".join([*(f"{error.message}\n{error.hint}" for error in failed), INSTEAD]),
+            hint="\n\n".join([*(f"{error.message}\n{error.hint}" for error in failed), instead]).strip(),
         )
-    return Build(arch, exact_exp, cann, tuple(result for result in results if isinstance(result, Binary)))
+    return tuple(result for result in results if isinstance(result, Binary))
 
 
 def key(cann: Cann, arch: str, exact_exp: bool, source: Path) -> str:
     """Name of the cache folder of one source's library."""
-    words = [cann.version, cann.compiler, *flags(cann, arch, exact_exp)]
+    words = [cann.version, cann.compiler, *flags(arch, exact_exp)]
     headers = toolchain.reached(source, [PACKAGE / folder for folder in INCLUDES])
     return toolchain.content_key(words, headers)
 
 
-def _chosen(kernels: Sequence[str] | None) -> list[Path]:
+def chosen(kernels: Sequence[str] | None) -> list[Path]:
+    """The sources of the named kernels, or all.
+
+    Raises:
+        InputError: no such kernel.
+        UnsupportedError: there are no sources.
+    """
     known = {source.stem: source for source in sources()}
     if not known:
         raise UnsupportedError("this installation has no Ascend C sources", value=str(SOURCES), hint="install it again")

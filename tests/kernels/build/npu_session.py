@@ -11,7 +11,6 @@ from typing import Any
 import stand_in_npu
 import torch
 from logdiff_kernels.build import compile, npu
-from logdiff_kernels.build.cann import Cann
 from logdiff_kernels.errors import RunnerError
 
 
@@ -30,9 +29,8 @@ def refused(work: Any) -> list[str]:
 def main(library: Path) -> dict[str, Any]:
     said: dict[str, Any] = {"without": npu.missing()}
     stand_in_npu.install()
-    cann = Cann(Path("/nowhere"), "test", "8.5.0", Path("/nowhere/bisheng"), "stand-in", ())
     binary = compile.Binary("probe", library, "0" * 64, library, 0.0, True)
-    built = compile.Build("dav-2201", False, cann, (binary,))
+    built = compile.Build("dav-2201", False, "stand-in", "8.5.0", (binary,))
     launcher = npu.NpuLauncher(build=built)
     said["facts"] = [launcher.arch, launcher.cores, launcher.vectors_per_core, launcher.exact_exp, str(launcher.device)]
 
