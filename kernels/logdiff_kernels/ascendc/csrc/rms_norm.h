@@ -39,10 +39,6 @@ public:
         rstd_out_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(rstd));
         Duplicate(length_, float(plan_.rows.length), int32_t(kMostRows));
         Duplicate(one_, 1.0f, int32_t(kMostRows));
-        if (tiles_.padded()) {
-            clear_queue<T, 2>(in_, (plan_.add ? 2 : 1) * tiles_.elements(), T(0.0f));
-            clear_queue<float, 1>(weight_in_, plan_.rows.tile, 0.0f);
-        }
         const bool whole = tiles_.pieces() == 1;
         if (whole && tiles_.count() != 0) take_weight(tiles_.at(0));
         for (uint32_t i = 0; i < tiles_.count(); ++i) {
@@ -50,7 +46,6 @@ public:
                 const RowTile tile = tiles_.at(i, p);
                 load(tile);
                 take(tile, true);
-                if (!whole) fill_tail(values_, tile, 0.0f);
                 v_barrier();
                 Mul(work_, values_, values_, int32_t(tile.flat()));
                 v_barrier();
@@ -86,6 +81,8 @@ private:
     LD_FN void take(const RowTile& tile, bool store) {
         LocalTensor<T> in = in_.template DeQue<T>();
         const uint32_t count = tile.flat();
+        fill_tail(in, tile, T(0.0f));
+        if (plan_.add) fill_tail(in[tiles_.elements()], tile, T(0.0f));
         v_barrier();
         widen(values_, in, count);
         if (plan_.add) {
@@ -144,6 +141,7 @@ private:
         }
         weight_in_.EnQue(in);
         in = weight_in_.template DeQue<float>();
+        fill_weight(in, tile);
         v_barrier();
         widen_any(scale_, in, plan_.weight_dtype, tile.width());
         weight_in_.FreeTensor(in);
@@ -157,6 +155,15 @@ private:
         GlobalTensor<W> weight;
         weight.SetGlobalBuffer(reinterpret_cast<__gm__ W*>(weight_));
         load_rows(in.ReinterpretCast<W>(), weight[tile.column], 1, tile.length, tile.length, tile.pitch);
+    }
+
+    LD_FN void fill_weight(const LocalTensor<float>& in, RowTile tile) {
+        tile.rows = 1;
+        if (plan_.weight_dtype == plan::kFloat32) {
+            fill_tail(in, tile, 0.0f);
+        } else {  // +0 has the same bits in both
+            fill_tail(in.ReinterpretCast<half>(), tile, half(0.0f));
+        }
     }
 
     LD_FN void apply(const RowTile& tile) {

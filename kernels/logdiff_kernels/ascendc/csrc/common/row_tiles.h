@@ -1,7 +1,7 @@
 // Tiles of rows: which rows a core has, rows between GM and UB, and instructions on rows that share an operand.
 //
 // A tile is `rows` rows, `pitch` elements apart in UB. The pitch is a multiple of 64, so every row starts on a block and
-// instructions may run over the padding between `length` and the pitch; clear_queue() gives that padding a value.
+// instructions may run over the padding between `length` and the pitch; fill_tail() gives that padding a value.
 #pragma once
 
 #include "common/divide.h"
@@ -40,8 +40,6 @@ public:
     }
     // Elements of a whole tile.
     LD_FN uint32_t elements() const { return cut_.tile_rows * cut_.tile; }
-    // Whether rows have padding in UB, or a last piece that is shorter than the others.
-    LD_FN bool padded() const { return cut_.length % cut_.tile != 0; }
 
 private:
     const LdRows& cut_;
@@ -78,24 +76,17 @@ LD_FN void store_rows(const GlobalTensor<T>& to, const LocalTensor<T>& from, uin
     DataCopyPad(to, from, all);
 }
 
-// Fills every buffer of an input queue, so that the padding that no copy reaches has a value.
-template <class T, uint32_t kBuffers, class Queue> LD_FN void clear_queue(Queue& queue, uint32_t count, T value) {
-    LocalTensor<T> buffer[kBuffers];
-    for (uint32_t i = 0; i < kBuffers; ++i) buffer[i] = queue.template AllocTensor<T>();
-    for (uint32_t i = 0; i < kBuffers; ++i) {
-        queue.EnQue(buffer[i]);
-        buffer[i] = queue.template DeQue<T>();
-        Duplicate(buffer[i], value, int32_t(count));
+// Gives the padding behind a tile's rows, from where load_rows ends to the width, a value: AllocTensor leaves none.
+template <class T> LD_FN void fill_tail(const LocalTensor<T>& x, const RowTile& tile, T value) {
+    constexpr uint32_t block = 32 / sizeof(T);
+    const uint32_t used = uint32_t(plan::round_up(tile.length % kLanes, block));
+    if (used == 0 || used == kLanes) return;
+    const uint64_t mask[2] = {~((uint64_t(1) << used) - 1), 0};
+    const uint32_t last = tile.width() - kLanes, stride = tile.pitch / block;
+    if (stride <= 255) {
+        Duplicate(x[last], value, mask, uint8_t(tile.rows), 1, uint8_t(stride));
+        return;
     }
-    for (uint32_t i = 0; i < kBuffers; ++i) queue.FreeTensor(buffer[i]);
-}
-
-// Sets the lanes behind `length` of each row's last chunk.
-LD_FN void fill_tail(const LocalTensor<float>& x, const RowTile& tile, float value) {
-    const uint32_t used = tile.length % kLanes;
-    if (used == 0) return;
-    uint64_t mask[2] = {~((uint64_t(1) << used) - 1), 0};
-    const uint32_t last = tile.width() - kLanes;
     for (uint32_t r = 0; r < tile.rows; ++r) Duplicate(x[r * tile.pitch + last], value, mask, 1, 1, 8);
 }
 
