@@ -105,17 +105,20 @@ def sanitizer_environment() -> dict[str, str]:
     """Environment of a child process that runs sanitized libraries: libasan is loaded before everything else.
 
     Raises:
-        UnsupportedError: the compiler has no libasan.
+        UnsupportedError: there is no compiler, or it has no libasan.
     """
     command = find_compiler().command
-    said = subprocess.run([*command, "-print-file-name=libasan.so"], capture_output=True, text=True, check=False).stdout
-    library = Path(said.strip())
-    if not library.is_absolute():
-        raise UnsupportedError("the compiler has no libasan", value=command[0], hint="install the package of libasan")
+    preloaded = []
+    for name in ("libasan.so", "libstdc++.so"):  # the C++ runtime too: libasan wraps its throw when it starts
+        argv = [*command, f"-print-file-name={name}"]
+        path = Path(subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip())
+        if not path.is_absolute():
+            raise UnsupportedError(f"the compiler has no {name}", value=command[0], hint="install its package")
+        preloaded.append(str(path.resolve()))
     return {
         **os.environ,
         SANITIZE: "1",
-        "LD_PRELOAD": str(library.resolve()),
+        "LD_PRELOAD": " ".join(preloaded),
         "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }

@@ -379,6 +379,12 @@ KERNEL(accumulate)(GM_ADDR, GM_ADDR, Plan plan) {
 }
 LAUNCHER_2(accumulate, AIC_ONLY)
 
+KERNEL(overrun)(GM_ADDR, GM_ADDR y, Plan) {
+  twin::Op op("Overrun", twin::Pipe::MTE3, 8);
+  std::memset(op.write(Global(y, 8).operand(), 0, 32), 0, 36);
+}
+LAUNCHER_2(overrun, AIV_ONLY)
+
 KERNEL(throws)(GM_ADDR, GM_ADDR, Plan) { throw 1; }
 LAUNCHER_2(throws, AIC_ONLY)
 
