@@ -64,7 +64,8 @@ class _StoreArguments(ctypes.Structure):
     ]
 
 
-def _dense_rows(x: torch.Tensor) -> torch.Tensor:
+def dense_rows(x: torch.Tensor) -> torch.Tensor:
+    """`x` with adjacent elements in its last dimension, copied if it has none."""
     return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
 
 
@@ -73,7 +74,6 @@ def _layout(
     shapes: tuple[torch.Size, ...],
     strides: tuple[tuple[int, ...], ...],
     dtypes: tuple[torch.dtype, ...],
-    on_cpu: bool,
     sinks: torch.Size | None,
     scale: float,
     causal: bool,
@@ -82,8 +82,6 @@ def _layout(
 ) -> bytes:
     """The argument record without its pointers, for q, k, v and out of these shapes; everything is checked here."""
     (q, k, v, out), dtype = shapes, dtypes[0]
-    if not on_cpu:
-        raise UnsupportedError("attention: a tensor is not on the CPU", hint="aligned-cpu takes CPU tensors")
     if dtype not in DTYPE_CODES or any(other != dtype for other in dtypes):
         raise UnsupportedError(
             "attention: q, k, v (or the cache) and out need one dtype that the contract covers",
@@ -120,6 +118,36 @@ def _layout(
     return bytes(record)
 
 
+def checked(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    scale: float,
+    causal: bool,
+    window: int,
+    softcap: float,
+    sinks: torch.Tensor | None,
+) -> _Arguments:
+    """The argument record without its pointers, for tensors of any device.
+
+    Raises:
+        InputError: shapes or numbers that don't fit.
+        UnsupportedError: a dtype or layout that the contract doesn't cover.
+    """
+    template = _layout(
+        (q.shape, k.shape, v.shape, out.shape),
+        (q.stride(), k.stride(), v.stride(), out.stride()),
+        (q.dtype, k.dtype, v.dtype, out.dtype),
+        None if sinks is None else sinks.shape,
+        scale,
+        causal,
+        window,
+        softcap,
+    )
+    return _Arguments.from_buffer_copy(template)
+
+
 def _record(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -131,18 +159,9 @@ def _record(
     softcap: float,
     sinks: torch.Tensor | None,
 ) -> _Arguments:
-    template = _layout(
-        (q.shape, k.shape, v.shape, out.shape),
-        (q.stride(), k.stride(), v.stride(), out.stride()),
-        (q.dtype, k.dtype, v.dtype, out.dtype),
-        q.is_cpu and k.is_cpu and v.is_cpu and out.is_cpu,
-        None if sinks is None else sinks.shape,
-        scale,
-        causal,
-        window,
-        softcap,
-    )
-    record = _Arguments.from_buffer_copy(template)
+    if not (q.is_cpu and k.is_cpu and v.is_cpu and out.is_cpu):
+        raise UnsupportedError("attention: a tensor is not on the CPU", hint="aligned-cpu takes CPU tensors")
+    record = checked(q, k, v, out, scale, causal, window, softcap, sinks)
     record.q, record.k, record.v, record.out = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
     return record
 
@@ -157,7 +176,7 @@ def _sinks32(sinks: torch.Tensor | None) -> torch.Tensor | None:
     return None if sinks is None else sinks.detach().to(torch.float32).contiguous()
 
 
-_REFUSED = {
+REFUSED = {
     -11: "cu_q does not run from 0 upwards to at most the rows of q",
     -12: "cu_k does not run from 0 upwards to at most the rows of k and v",
     -13: "a sequence is longer than its row of the block table",
@@ -173,8 +192,8 @@ def _function(name: str, pointers: int) -> Any:
 
 def _run(name: str, *records: ctypes.Structure) -> None:
     status = _function(name, len(records))(*map(ctypes.addressof, records))
-    if status in _REFUSED:
-        raise InputError(f"attention: {_REFUSED[status]}", value=name)
+    if status in REFUSED:
+        raise InputError(f"attention: {REFUSED[status]}", value=name)
     check(name, status)
 
 
@@ -221,7 +240,7 @@ def attention(
         raise InputError(
             "attention: q, k and v are [tokens, heads, head size]", value=[tuple(x.shape) for x in (q, k, v)]
         )
-    q, k, v, sinks32 = _dense_rows(q), _dense_rows(k), _dense_rows(v), _sinks32(sinks)
+    q, k, v, sinks32 = dense_rows(q), dense_rows(k), dense_rows(v), _sinks32(sinks)
     out = torch.empty((q.shape[0], q.shape[1], v.shape[2]), dtype=q.dtype)
     record = _record(q, k, v, out, scale, causal, window, softcap, sinks32)
     starts = _packed_starts(cu_q, cu_k)
@@ -255,7 +274,7 @@ def paged_attention(
             "paged_attention: q is [tokens, heads, head size], the caches are [blocks, block, heads, head size]",
             value=[tuple(x.shape) for x in (q, k_cache, v_cache)],
         )
-    q, sinks32 = _dense_rows(q), _sinks32(sinks)
+    q, sinks32 = dense_rows(q), _sinks32(sinks)
     result = torch.empty((q.shape[0], q.shape[1], v_cache.shape[3]), dtype=q.dtype) if out is None else out
     record = _record(q, k_cache, v_cache, result, scale, causal, window, softcap, sinks32)
     batch = cu_q.numel() - 1
@@ -306,8 +325,8 @@ def attention_backward(
     sinks: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Gradients of `attention` for q, k, v (their dtype) and sinks (fp32); `lse` is the one that it returned."""
-    dout, lse, sinks32 = _dense_rows(dout.to(q.dtype)), lse.contiguous(), _sinks32(sinks)
-    q, k, v, out = _dense_rows(q), _dense_rows(k), _dense_rows(v), _dense_rows(out)
+    dout, lse, sinks32 = dense_rows(dout.to(q.dtype)), lse.contiguous(), _sinks32(sinks)
+    q, k, v, out = dense_rows(q), dense_rows(k), dense_rows(v), dense_rows(out)
     record = _record(q, k, v, out, scale, causal, window, softcap, sinks32)
     starts = _packed_starts(cu_q, cu_k)
     _point_packed(record, starts, sinks32, lse)
@@ -371,7 +390,7 @@ def store_kv(
     """Row t of k and v into slot `slots[t]` (block slot // block size) of the caches; negative slots are skipped."""
     if slots.dim() != 1 or slots.dtype not in (torch.int32, torch.int64):
         raise InputError("store_kv: slots is a vector of int32 or int64", value=(tuple(slots.shape), str(slots.dtype)))
-    k, v, slots = _dense_rows(k), _dense_rows(v), slots.contiguous()
+    k, v, slots = dense_rows(k), dense_rows(v), slots.contiguous()
     template = _store_layout(
         (k.shape, v.shape, k_cache.shape, v_cache.shape),
         (k.stride(), v.stride(), k_cache.stride(), v_cache.stride()),
