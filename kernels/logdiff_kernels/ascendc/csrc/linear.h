@@ -1,0 +1,295 @@
+// linear, linear_row, their per-expert forms and the gradients of linear: C(m, n) = sum over k of A(m, k) B(n, k).
+//
+// k is summed in the plan's pieces, each ascending from +0 in one accumulator of a 128 x 128 tile. Where one piece is
+// the result, Fixpipe casts it and writes C: a cube kernel. Where pieces are added or a bias is, Fixpipe leaves the
+// tiles in a ring in GM and the block's two vector cores finish them, 64 rows each: a mixed kernel.
+//
+//   cube     L1 2 slabs of A and of B (128 x 256 of 16 bits), L0A and L0B 2, L0C 2: MTE2 of a slab, also the first of
+//            the next piece, over the Mmads of this one; Fixpipe of a tile over the Mmads of the next
+//   vector   UB: slices of 16 rows, in and out double-buffered: MTE2, V and MTE3 of neighbouring slices overlap, all
+//            of it with the cube's next tile. kLeaves: the slices of all leaves come in one strided copy, T(leaves) is
+//            added in place. kBlocks: the 64 rows stay in UB and each block's tile is added to them.
+//
+// Cross-core flags: 0 slots filled, 1 slots free.
+#pragma once
+
+#include "common/matrix_tile.h"
+#include "common/reduce.h"
+#include "common/tile_ring.h"
+#include "linear_walk.h"
+
+namespace ld {
+
+constexpr uint32_t kTileElements = kTile * kTile;
+constexpr RingFlags kLinearRing{0, 1};
+
+// Pieces of one ring slot: what the vector cores take at once.
+LD_FN uint32_t linear_batch(const LdLinearPlan& plan) { return plan.kind == plan::kLeaves ? plan.leaves : 1; }
+
+LD_FN int64_t linear_output(const LdLinearPlan& plan, const LinearPiece& piece) {
+    const int64_t group = plan.grouping == plan::kGroupedK ? piece.group * plan.c_group : 0;
+    return group + piece.row * plan.c_m + piece.column;
+}
+
+template <class T> class LinearCube {
+public:
+    LD_FN LinearCube(const LdLinearPlan& plan, TPipe& pipe, GM_ADDR a, GM_ADDR b) : plan_(plan) {
+        a_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(a));
+        b_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(b));
+        tile_.init(pipe, plan.l1_k);
+    }
+
+    // Fixpipe writes C.
+    template <class Out> LD_FN void run(GM_ADDR offsets, GM_ADDR c) {
+        GlobalTensor<Out> out;
+        out.SetGlobalBuffer(reinterpret_cast<__gm__ Out*>(c));
+        each(offsets, [&](const LinearPiece& piece) {
+            tile_.cube().store(out[linear_output(plan_, piece)], uint32_t(plan_.c_m), piece.rows, piece.columns);
+        });
+    }
+
+    // Fixpipe writes the ring.
+    LD_FN void run_ring(GM_ADDR offsets, GM_ADDR workspace) {
+        const uint32_t batch = linear_batch(plan_);
+        GlobalTensor<float> slots;
+        slots.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace));
+        const uint64_t base = uint64_t(GetBlockIdx()) * plan_.ring * kTileElements;
+        RingWriter ring;
+        ring.init(plan_.ring / batch, kLinearRing);
+        uint32_t slot = 0;
+        each(offsets, [&](const LinearPiece& piece) {
+            const uint32_t part = plan_.kind == plan::kLeaves ? piece.index : 0;
+            if (part == 0) slot = ring.open();
+            tile_.cube().store(slots[base + (slot * batch + part) * kTileElements], kTile, piece.rows, kTile);
+            if (part + 1 == batch) ring.close();
+        });
+        ring.finish();
+    }
+
+private:
+    template <class Store> LD_FN void each(GM_ADDR offsets, Store store) {
+        LinearWalk walk(plan_, offsets, uint32_t(GetBlockIdx()));
+        LinearPiece piece, next;
+        tile_.start();
+        bool more = filled(walk, piece);
+        MatrixProduct<T> product, following;
+        if (more) product = of(piece);
+        while (more) {
+            more = filled(walk, next);
+            if (more) following = of(next);
+            tile_.run(product, more ? &following : nullptr);
+            store(piece);
+            tile_.cube().release();
+            piece = next;
+            product = following;
+        }
+        tile_.finish();
+    }
+
+    // The next piece that has k; vector cores need no tile for the others.
+    LD_FN static bool filled(LinearWalk& walk, LinearPiece& piece) {
+        bool more = walk.next(piece);
+        while (more && piece.length == 0) more = walk.next(piece);
+        return more;
+    }
+
+    LD_FN MatrixProduct<T> of(const LinearPiece& piece) {
+        const int64_t group = plan_.grouping == plan::kGroupedRows ? piece.group * plan_.b_group : 0;
+        const bool a_major = plan_.a_k != 1, b_major = plan_.b_k != 1;
+        const int64_t a = piece.row * plan_.a_m + piece.begin * plan_.a_k;
+        const int64_t b = group + piece.column * plan_.b_n + piece.begin * plan_.b_k;
+        return {{a_[a], a_major ? plan_.a_k : plan_.a_m, piece.rows, kTile, a_major},
+                {b_[b], b_major ? plan_.b_k : plan_.b_n, piece.columns, kTile, b_major},
+                piece.length};
+    }
+
+    const LdLinearPlan& plan_;
+    GlobalTensor<T> a_, b_;
+    MatrixTile<T> tile_;
+};
+
+// What the vector cores do with the tiles of the ring.
+template <class Out> class LinearVector {
+public:
+    static constexpr uint32_t kRows = plan::kLinearVectorRows, kSlice = kRows * kTile, kHalf = kTile / 2;
+
+    LD_FN LinearVector(const LdLinearPlan& plan, TPipe& pipe, GM_ADDR bias, GM_ADDR c, GM_ADDR workspace)
+        : plan_(plan), batch_(linear_batch(plan)), bias_(bias) {
+        block_ = uint32_t(GetBlockIdx() / GetTaskRatio());
+        half_ = uint32_t(GetSubBlockIdx()) * kHalf;
+        c_.SetGlobalBuffer(reinterpret_cast<__gm__ Out*>(c));
+        slots_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace));
+        ring_.init(plan.ring / batch_, kLinearRing);
+        pipe.InitBuffer(in_, 2, uint32_t(batch_ * kSlice * sizeof(float)));
+        pipe.InitBuffer(out_, 2, uint32_t(kSlice * sizeof(Out)));
+        if (plan.kind == plan::kBlocks) {
+            pipe.InitBuffer(sum_buffer_, uint32_t(kHalf * kTile * sizeof(float)));
+            sum_ = sum_buffer_.Get<float>();
+        }
+        if (plan.bias_dtype != plan::kNoDType) {
+            pipe.InitBuffer(bias_in_, 1, uint32_t(kTile * sizeof(float)));
+            pipe.InitBuffer(bias_buffer_, uint32_t(kTile * sizeof(float)));
+            bias_values_ = bias_buffer_.Get<float>();
+            Duplicate(bias_values_, 0.0f, int32_t(kTile));
+        }
+    }
+
+    LD_FN void run(GM_ADDR offsets) {
+        LinearWalk walk(plan_, offsets, block_);
+        LinearPiece piece;
+        while (walk.next(piece)) {
+            rows_ = piece.rows > half_ ? uint32_t(plan::least(kHalf, piece.rows - half_)) : 0;
+            if (plan_.kind == plan::kBlocks) {
+                add_block(piece);
+            } else if (piece.index + 1 == piece.pieces) {
+                combine(piece);
+            }
+        }
+    }
+
+private:
+    // Rows [row, row + count) of this core's half, of every tile of the slot.
+    LD_FN LocalTensor<float> take(uint32_t slot, uint32_t row, uint32_t count) {
+        LocalTensor<float> in = in_.template AllocTensor<float>();
+        constexpr uint32_t floats = plan::kBlockBytes / sizeof(float);
+        const uint64_t first = (uint64_t(block_) * plan_.ring + slot * batch_) * kTileElements + (half_ + row) * kTile;
+        DataCopyParams params;
+        params.blockCount = batch_;
+        params.blockLen = count * kTile / floats;
+        params.srcStride = (kTileElements - count * kTile) / floats;
+        params.dstStride = 0;
+        DataCopy(in, slots_[first], params);
+        if (row + count == rows_) ring_.close();
+        in_.EnQue(in);
+        return in_.template DeQue<float>();
+    }
+
+    LD_FN void put(const LinearPiece& piece, const LocalTensor<float>& values, uint32_t row, uint32_t count) {
+        LocalTensor<Out> out = out_.template AllocTensor<Out>();
+        v_barrier();
+        narrow(out, values, count * kTile);
+        out_.EnQue(out);
+        out = out_.template DeQue<Out>();
+        store_rows(c_[linear_output(plan_, piece) + (half_ + row) * plan_.c_m], out, count, piece.columns, plan_.c_m,
+                   kTile);
+        out_.FreeTensor(out);
+    }
+
+    LD_FN void combine(const LinearPiece& piece) {
+        const bool bias = plan_.bias_dtype != plan::kNoDType;
+        const uint32_t slot = ring_.open();
+        if (rows_ == 0) {
+            ring_.close();
+            return;
+        }
+        if (bias) take_bias(piece);
+        for (uint32_t row = 0; row < rows_; row += kRows) {
+            const uint32_t count = uint32_t(plan::least(kRows, rows_ - row));
+            LocalTensor<float> in = take(slot, row, count);
+            tree_add(in, batch_, count * kTile);
+            if (bias) {
+                v_barrier();
+                each_row<AddRows, Beside::kColumns>(in, in, bias_values_, RowTile{0, count, 0, kTile, kTile});
+            }
+            put(piece, in, row, count);
+            in_.FreeTensor(in);
+        }
+    }
+
+    LD_FN void add_block(const LinearPiece& piece) {
+        if (piece.length == 0) {
+            v_barrier();
+            if (rows_ != 0) Duplicate(sum_, 0.0f, int32_t(rows_ * kTile));
+        } else {
+            const uint32_t slot = ring_.open();
+            if (rows_ == 0) ring_.close();
+            for (uint32_t row = 0; row < rows_; row += kRows) {
+                const uint32_t count = uint32_t(plan::least(kRows, rows_ - row));
+                const LocalTensor<float> in = take(slot, row, count);
+                const LocalTensor<float> sum = sum_[row * kTile];
+                v_barrier();
+                if (piece.index == 0) {
+                    copy_floats(sum, in, count * kTile);
+                } else {
+                    Add(sum, sum, in, int32_t(count * kTile));
+                }
+                in_.FreeTensor(in);
+            }
+        }
+        if (piece.index + 1 < piece.pieces) return;
+        for (uint32_t row = 0; row < rows_; row += kRows)
+            put(piece, sum_[row * kTile], row, uint32_t(plan::least(kRows, rows_ - row)));
+    }
+
+    LD_FN void take_bias(const LinearPiece& piece) {
+        const uint64_t at = uint64_t(piece.group) * plan_.n + piece.column;
+        if (has_bias_ && at == bias_at_) return;
+        has_bias_ = true;
+        bias_at_ = at;
+        LocalTensor<float> in = bias_in_.template AllocTensor<float>();
+        if (plan_.bias_dtype == plan::kFloat32) {
+            copy_bias<float>(in, piece.columns);
+        } else if (plan_.bias_dtype == plan::kBFloat16) {
+            copy_bias<bfloat16_t>(in, piece.columns);
+        } else {
+            copy_bias<half>(in, piece.columns);
+        }
+        bias_in_.EnQue(in);
+        in = bias_in_.template DeQue<float>();
+        v_barrier();
+        widen_any(bias_values_, in, plan_.bias_dtype, piece.columns);
+        bias_in_.FreeTensor(in);
+    }
+
+    template <class B> LD_FN void copy_bias(const LocalTensor<float>& in, uint32_t columns) {
+        GlobalTensor<B> bias;
+        bias.SetGlobalBuffer(reinterpret_cast<__gm__ B*>(bias_));
+        load_rows(in.ReinterpretCast<B>(), bias[bias_at_], 1, columns, columns, kTile);
+    }
+
+    const LdLinearPlan& plan_;
+    const uint32_t batch_;
+    GM_ADDR bias_;
+    uint32_t block_, half_, rows_ = 0;  // this core's first row of a tile, and how many of its rows exist
+    uint64_t bias_at_ = 0;
+    bool has_bias_ = false;
+    GlobalTensor<Out> c_;
+    GlobalTensor<float> slots_;
+    RingReader ring_;
+    TQue<TPosition::VECIN, 1> in_, bias_in_;
+    TQue<TPosition::VECOUT, 1> out_;
+    TBuf<TPosition::VECCALC> sum_buffer_, bias_buffer_;
+    LocalTensor<float> sum_, bias_values_;
+};
+
+template <class T>
+LD_FN void linear_cube(GM_ADDR a, GM_ADDR b, GM_ADDR offsets, GM_ADDR c, const LdLinearPlan& plan) {
+    reset_core();
+    TPipe pipe;
+    LinearCube<T> cube(plan, pipe, a, b);
+    if (plan.out_dtype == plan::kFloat32) {
+        cube.template run<float>(offsets, c);
+    } else if (plan.out_dtype == plan::kBFloat16) {
+        cube.template run<bfloat16_t>(offsets, c);
+    } else {
+        cube.template run<half>(offsets, c);
+    }
+}
+
+template <class T>
+LD_FN void linear_mix(GM_ADDR a, GM_ADDR b, GM_ADDR bias, GM_ADDR offsets, GM_ADDR c, GM_ADDR workspace,
+                      const LdLinearPlan& plan) {
+    reset_core();
+    TPipe pipe;
+    if ASCEND_IS_AIC {
+        LinearCube<T>(plan, pipe, a, b).run_ring(offsets, workspace);
+    } else if (plan.out_dtype == plan::kFloat32) {
+        LinearVector<float>(plan, pipe, bias, c, workspace).run(offsets);
+    } else if (plan.out_dtype == plan::kBFloat16) {
+        LinearVector<bfloat16_t>(plan, pipe, bias, c, workspace).run(offsets);
+    } else {
+        LinearVector<half>(plan, pipe, bias, c, workspace).run(offsets);
+    }
+}
+
+}  // namespace ld
