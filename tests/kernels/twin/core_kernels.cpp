@@ -128,6 +128,26 @@ KERNEL(queues)(GM_ADDR x, GM_ADDR y, Plan plan) {
 }
 LAUNCHER_2(queues, AIV_ONLY)
 
+// y = x through one bound queue; variant 1 stores without EnQue and DeQue.
+KERNEL(bound)(GM_ADDR x, GM_ADDR y, Plan plan) {
+  TPipe pipe;
+  TQueBind<TPosition::VECIN, TPosition::VECOUT, 1> queue;
+  pipe.InitBuffer(queue, 2, 256);
+  const uint64_t elements = 64ull * plan.count;
+  const GlobalTensor<float> from = Global(x, elements), to = Global(y, elements);
+  for (uint32_t tile = 0; tile < plan.count; ++tile) {
+    LocalTensor<float> a = queue.AllocTensor<float>();
+    Load(a, from[64 * tile], 64);
+    if (plan.variant == 0) {
+      queue.EnQue(a);
+      a = queue.DeQue<float>();
+    }
+    Store(to[64 * tile], a, 64);
+    queue.FreeTensor(a);
+  }
+}
+LAUNCHER_2(bound, AIV_ONLY)
+
 // y = (x + x) + (x + x), placed by hand.
 KERNEL(flags)(GM_ADDR x, GM_ADDR y, Plan plan) {
   InitSocState();
@@ -384,6 +404,16 @@ KERNEL(overrun)(GM_ADDR, GM_ADDR y, Plan) {
   std::memset(op.write(Global(y, 8).operand(), 0, 32), 0, 36);
 }
 LAUNCHER_2(overrun, AIV_ONLY)
+
+// The scalar unit reads L1, which it can't.
+KERNEL(scalar)(GM_ADDR x, GM_ADDR, Plan) {
+  InitSocState();
+  const LocalTensor<float> a(TPosition::A1, 0, 64);
+  Load(a, Global(x, 64), 64);
+  PipeBarrier<PIPE_ALL>();
+  (void)a.GetValue(0);
+}
+LAUNCHER_2(scalar, AIC_ONLY)
 
 KERNEL(throws)(GM_ADDR, GM_ADDR, Plan) { throw 1; }
 LAUNCHER_2(throws, AIC_ONLY)

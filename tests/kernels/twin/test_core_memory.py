@@ -78,3 +78,20 @@ def test_every_core_starts_with_modes_that_an_earlier_kernel_left_and_the_seed_d
     assert torch.equal(left(1), left(1))
     assert not torch.equal(left(1), left(2))
     assert len(set(left(1).tolist())) == 4
+
+
+def test_the_scalar_unit_reads_no_cube_memory(core: Kernels) -> None:
+    error = core.failure("scalar", 0, [torch.ones(64), None])
+    assert error.check == "overload"
+    assert "L1" in error.reason
+
+
+def test_subnormals_are_kept_whatever_the_process_has_set(core: Kernels) -> None:
+    tiny, y = torch.full((64,), 1e-40), torch.zeros(64)
+    torch.set_flush_denormal(True)
+    try:
+        core.run("flags", 0, [tiny, y])
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch.equal(y, 4 * tiny)
+    assert y[0] > 0

@@ -58,3 +58,12 @@ def test_a_freed_buffer_makes_its_next_user_wait(core: Kernels) -> None:
     # Two buffers: each of 8 tiles frees; 6 reuse a buffer and the end of the kernel waits for the other two.
     assert trace.count("V_MTE2") == trace.count("MTE3_V") == 2 * 8
     assert len(trace.edges) == 4 * 8
+
+
+def test_a_bound_queue_orders_load_and_store(core: Kernels) -> None:
+    y = torch.empty_like(X)
+    core.run("bound", 0, [X.clone(), y], count=8)
+    assert torch.equal(y, X)
+    error = core.failure("bound", 1, [X.clone(), y], count=8)
+    assert (error.check, error.op) == ("race", "Store")
+    assert "MTE2_MTE3" in error.reason

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from logdiff_kernels.errors import UnsupportedError
 from logdiff_kernels.twin import build
 

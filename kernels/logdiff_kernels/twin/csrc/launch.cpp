@@ -4,11 +4,36 @@
 #include <cstdio>
 #include <mutex>
 
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
 #include "runtime.h"
 
 namespace twin {
 
 namespace {
+
+// Nearest even, subnormals kept, as long as it lives; the caller's mode comes back.
+class IeeeArithmetic {
+ public:
+#if defined(__SSE2__)
+  IeeeArithmetic() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
+  ~IeeeArithmetic() { _mm_setcsr(saved_); }
+
+ private:
+  unsigned saved_;
+#elif defined(__aarch64__)
+  IeeeArithmetic() {
+    asm volatile("mrs %0, fpcr" : "=r"(saved_));
+    asm volatile("msr fpcr, %0" : : "r"(uint64_t{0}));
+  }
+  ~IeeeArithmetic() { asm volatile("msr fpcr, %0" : : "r"(saved_)); }
+
+ private:
+  uint64_t saved_;
+#endif
+};
 
 std::mutex one_launch;
 std::unique_ptr<Run> run_now, run_last;
@@ -258,6 +283,7 @@ uint64_t gm_extent(const void* address, uint64_t bytes) {
 int launch(const char* kernel, KernelMetaType kind, uint32_t blocks, const Launch* options,
            const std::function<void()>& body) {
   const std::lock_guard<std::mutex> lock(one_launch);
+  [[maybe_unused]] const IeeeArithmetic ieee;
   Launch chosen;
   if (options) chosen = *options;
   auto run = std::make_unique<Run>(chosen);

@@ -136,6 +136,9 @@ uint8_t* Op::touch(const Operand& operand, uint64_t offset, uint64_t bytes, bool
       fail_operand(Check::overload, operand.label, "a %s core has no %s", core_.cube ? "cube" : "vector",
                    name_of(operand.memory));
     }
+    if (pipe_ == Pipe::S && operand.memory != Memory::UB) {
+      fail_operand(Check::overload, operand.label, "the scalar unit has no way to %s", name_of(operand.memory));
+    }
     Arena& arena = core_.arena(operand.memory);
     data = arena.data() + begin;
     if (bytes == 0) return data;

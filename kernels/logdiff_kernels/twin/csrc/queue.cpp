@@ -19,8 +19,10 @@ struct QueueEvents {
   HardEvent filled, freed;
 };
 
-QueueEvents events_of(TPosition position) {
-  switch (position) {
+QueueEvents events_of(TPosition source, TPosition target) {
+  if (source == TPosition::VECIN && target == TPosition::VECOUT) return {HardEvent::MTE2_MTE3, HardEvent::MTE3_MTE2};
+  if (source != target) fail(Check::queue, "the twin binds VECIN to VECOUT only");
+  switch (source) {
     case TPosition::VECIN: return {HardEvent::MTE2_V, HardEvent::V_MTE2};
     case TPosition::VECOUT: return {HardEvent::V_MTE3, HardEvent::MTE3_V};
     case TPosition::A1: case TPosition::B1: case TPosition::C1: return {HardEvent::MTE2_MTE1, HardEvent::MTE1_MTE2};
@@ -90,7 +92,7 @@ void pipe_reset() {
       if (buffer->state != BufferState::free) {
         fail(Check::queue, "TPipe::Reset with a tensor at %llu still %s", plain(buffer->base), name_of(buffer->state));
       }
-      await_event(events_of(queue->position).freed, buffer->freed_event);
+      await_event(queue->freed, buffer->freed_event);
     }
   }
   core.allocated = {};
@@ -106,18 +108,20 @@ uint64_t pipe_allocate(Memory memory, uint64_t bytes) {
   return base;
 }
 
-Queue* make_queue(AscendC::TPosition position, int depth, uint32_t buffers, uint64_t bytes) {
+Queue* make_queue(AscendC::TPosition source, AscendC::TPosition target, int depth, uint32_t buffers, uint64_t bytes) {
   Core& core = current();
   core.doing = "InitBuffer";
-  events_of(position);
+  const QueueEvents events = events_of(source, target);
   size_t total = buffers;
   for (const auto& queue : core.queues) total += queue->buffers.size();
   if (total > static_cast<size_t>(kQueueBuffers)) fail(Check::queue, "%zu buffers of queues: a TPipe has %d", total, kQueueBuffers);
   auto queue = std::make_unique<Queue>();
-  queue->position = position;
+  queue->position = source;
+  queue->filled = events.filled;
+  queue->freed = events.freed;
   queue->depth = depth;
   for (uint32_t i = 0; i < buffers; ++i) {
-    const uint64_t base = pipe_allocate(memory_of(position), bytes);
+    const uint64_t base = pipe_allocate(memory_of(source), bytes);
     queue->buffers.push_back(std::make_unique<QueueBuffer>(QueueBuffer{queue.get(), base, (bytes + kCell - 1) / kCell * kCell}));
   }
   core.queues.push_back(std::move(queue));
@@ -141,7 +145,7 @@ QueueBuffer* queue_alloc(Queue* pointer) {
   }
   std::rotate(found, found + 1, buffers.end());
   QueueBuffer& buffer = *buffers.back();
-  await_event(events_of(queue.position).freed, buffer.freed_event);
+  await_event(queue.freed, buffer.freed_event);
   buffer.state = BufferState::allocated;
   core.arena(memory_of(queue.position)).written().mark(buffer.base, buffer.base + buffer.bytes, false);
   return &buffer;
@@ -157,7 +161,7 @@ void queue_enqueue(Queue* pointer, QueueBuffer* tensor) {
     fail(Check::queue, "EnQue: the queue of depth %d is full", queue.depth);
   }
   buffer.state = BufferState::queued;
-  buffer.enqueued_event = raise_event(events_of(queue.position).filled);
+  buffer.enqueued_event = raise_event(queue.filled);
   queue.queued.push_back(&buffer);
 }
 
@@ -166,7 +170,7 @@ QueueBuffer* queue_dequeue(Queue* pointer) {
   if (queue.queued.empty()) fail(Check::queue, "DeQue from an empty queue");
   QueueBuffer& buffer = *queue.queued.front();
   queue.queued.pop_front();
-  await_event(events_of(queue.position).filled, buffer.enqueued_event);
+  await_event(queue.filled, buffer.enqueued_event);
   buffer.state = BufferState::dequeued;
   return &buffer;
 }
@@ -178,7 +182,7 @@ void queue_free(Queue* pointer, QueueBuffer* tensor) {
     fail(Check::queue, "FreeTensor of a tensor that is %s", name_of(buffer.state));
   }
   buffer.state = BufferState::free;
-  buffer.freed_event = raise_event(events_of(queue.position).freed);
+  buffer.freed_event = raise_event(queue.freed);
 }
 
 bool queue_has_tensor(const Queue* queue) { return queue && !queue->queued.empty(); }

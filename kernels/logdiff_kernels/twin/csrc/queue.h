@@ -18,7 +18,8 @@ void pipe_require();  // fails if the core has no TPipe
 void pipe_reset();
 uint64_t pipe_allocate(Memory memory, uint64_t bytes);  // bump allocation in 32-byte granules
 void allocator_create();                                // of the static style, which excludes TPipe
-Queue* make_queue(AscendC::TPosition position, int depth, uint32_t buffers, uint64_t bytes);
+// A queue whose tensors are filled at `source` and used at `target` (the same position for a TQue).
+Queue* make_queue(AscendC::TPosition source, AscendC::TPosition target, int depth, uint32_t buffers, uint64_t bytes);
 QueueBuffer* queue_alloc(Queue* queue);
 void queue_enqueue(Queue* queue, QueueBuffer* buffer);
 QueueBuffer* queue_dequeue(Queue* queue);
@@ -34,8 +35,9 @@ namespace AscendC {
 
 class TPipe;
 
-template <TPosition position, int32_t depth>
-class TQue {
+// Tensors that go in at `source` and out at `target` without a vector instruction: TQueBind<VECIN, VECOUT, depth>.
+template <TPosition source, TPosition target, int32_t depth>
+class TQueBind {
  public:
   template <typename T>
   LocalTensor<T> AllocTensor() {
@@ -60,11 +62,14 @@ class TQue {
  private:
   template <typename T>
   static LocalTensor<T> tensor(twin::QueueBuffer* buffer) {
-    return LocalTensor<T>(position, twin::buffer_base(buffer), twin::buffer_bytes(buffer), buffer);
+    return LocalTensor<T>(source, twin::buffer_base(buffer), twin::buffer_bytes(buffer), buffer);
   }
   friend class TPipe;
   twin::Queue* queue_ = nullptr;
 };
+
+template <TPosition position, int32_t depth>
+class TQue : public TQueBind<position, position, depth> {};
 
 template <TPosition position>
 class TBuf {
@@ -98,9 +103,9 @@ class TPipe {
   TPipe(const TPipe&) = delete;
   TPipe& operator=(const TPipe&) = delete;
 
-  template <TPosition position, int32_t depth>
-  bool InitBuffer(TQue<position, depth>& queue, uint8_t buffers, uint32_t bytes) {
-    queue.queue_ = twin::make_queue(position, depth, buffers, bytes);
+  template <TPosition source, TPosition target, int32_t depth>
+  bool InitBuffer(TQueBind<source, target, depth>& queue, uint8_t buffers, uint32_t bytes) {
+    queue.queue_ = twin::make_queue(source, target, depth, buffers, bytes);
     return true;
   }
   template <TPosition position>

@@ -78,6 +78,7 @@ struct QueueBuffer {
 
 struct Queue {
   AscendC::TPosition position;
+  AscendC::HardEvent filled, freed;  // from the producer to the consumer, and back
   int depth;
   std::vector<std::unique_ptr<QueueBuffer>> buffers;
   std::deque<QueueBuffer*> queued;

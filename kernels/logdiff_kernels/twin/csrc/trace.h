@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -39,7 +40,7 @@ struct Trace {
   std::vector<Edge> edges;
   std::vector<TraceCore> cores;
   std::vector<const char*> names;
-  std::unordered_map<const char*, uint16_t> name_index;
+  std::unordered_map<std::string_view, uint16_t> name_index;
 
   uint64_t add(uint32_t core, const char* name, Event event, uint8_t pipe, uint32_t detail, uint64_t elements) {
     auto [at, fresh] = name_index.try_emplace(name, static_cast<uint16_t>(names.size()));
