@@ -113,8 +113,33 @@ def _add_rms_norm(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]
     return x, source.floats(rows, n, dtype=dtype), source.floats(n, dtype=dtype), 1e-5, 0.0, False
 
 
+def _rms_norm_backward(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    rows = rows_for(n)
+    dy, x, extra = (source.floats(rows, n, dtype=dtype) for _ in range(3))
+    return dy, x, source.floats(n), source.floats(rows).abs(), extra, 1.0, True, True
+
+
+def _rms_norm_many_rows(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    dy, x = (source.floats(n, 96, dtype=dtype) for _ in range(2))
+    return dy, x, source.floats(96, dtype=dtype), source.floats(n).abs(), None, 0.0, True, True
+
+
 CASES = (
     Case("rms_norm", "norm", "rms_norm", _rms_norm, ("rms_norm",)),
     Case("add_rms_norm", "norm", "add_rms_norm", _add_rms_norm, ("rms_norm",)),
+    Case(
+        "rms_norm_backward",
+        "norm",
+        "rms_norm_backward",
+        _rms_norm_backward,
+        ("rms_norm_backward", "rms_norm_weight_grad"),
+    ),
+    Case(
+        "rms_norm_backward_rows",
+        "norm",
+        "rms_norm_backward",
+        _rms_norm_many_rows,
+        ("rms_norm_backward", "rms_norm_weight_grad"),
+    ),
 )
 """Every case."""

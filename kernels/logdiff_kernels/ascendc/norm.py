@@ -9,7 +9,7 @@ from logdiff_kernels.ascendc.kernel import Kernel
 from logdiff_kernels.ascendc.rows import code, cut, dense, matrix
 from logdiff_kernels.build.launcher import Launcher
 from logdiff_kernels.plan.plans import RowKernel
-from logdiff_kernels.plan.structs import LdNormPlan
+from logdiff_kernels.plan.structs import FLOAT32, LdColumnSumPlan, LdNormPlan
 
 KERNELS = (
     Kernel(
@@ -19,7 +19,24 @@ KERNELS = (
         ("x", "residual", "weight"),
         ("y", "total", "rstd"),
     ),
+    Kernel(
+        "rms_norm_backward",
+        "dx of rms_norm, with the gradient of another branch added before the cast",
+        LdNormPlan,
+        ("dy", "x", "weight", "rstd", "extra"),
+        ("dx",),
+    ),
+    Kernel(
+        "rms_norm_weight_grad",
+        "dw of rms_norm, blocks of 512 rows",
+        LdColumnSumPlan,
+        ("dy", "x", "rstd"),
+        ("dw",),
+    ),
 )
+
+_MOST_STRIP = 1024
+"""Columns of one strip of dw: a row's stride in an instruction has 8 bits, in blocks of 8 values."""
 
 
 def rms_norm(
@@ -63,3 +80,44 @@ def _normalise(
     if plan.rows.blocks and n:
         launcher.launch("rms_norm", [rows, added, dense(weight), y, total, rstd], plan, plan.rows.blocks)
     return y, total, rstd
+
+
+def rms_norm_backward(
+    launcher: Launcher,
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    rstd: Tensor,
+    extra: Tensor | None,
+    offset: float,
+    need_x: bool,
+    need_weight: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    """As `cpu.norm.rms_norm_backward`."""
+    dy, x = dy.contiguous(), x.contiguous()
+    n, count = x.shape[-1], rstd.numel()
+    dx = torch.empty_like(x) if need_x else None
+    dw = torch.empty(n, dtype=torch.float32, device=x.device) if need_weight else None
+    if dx is not None and dx.numel():
+        plan = LdNormPlan(
+            dtype=code(x),
+            weight_dtype=code(weight),
+            rows=cut(launcher, RowKernel.RMS_NORM_BACKWARD, code(x), count, n),
+            offset=offset,
+            extra=extra is not None,
+        )
+        tensors = [dy, x, dense(weight), rstd, dense(extra), dx]
+        launcher.launch("rms_norm_backward", tensors, plan, plan.rows.blocks)
+    if dw is not None and n:
+        cores = launcher.cores * launcher.vectors_per_core
+        strip = min(_MOST_STRIP, -(-n // (64 * cores)) * 64)
+        sums = LdColumnSumPlan(
+            dtype=code(x),
+            out_dtype=FLOAT32,
+            tokens=count,
+            columns=n,
+            groups=1,
+            rows=cut(launcher, RowKernel.COLUMN_SUM, code(x), -(-n // strip), strip),
+        )
+        launcher.launch("rms_norm_weight_grad", [dy, x, rstd, dw], sums, sums.rows.blocks)
+    return dx, None if dw is None or weight is None else dw.to(weight.dtype)

@@ -7,22 +7,21 @@
 #pragma once
 
 #include "common/reduce.h"
+#include "common/weight_row.h"
 
 namespace ld {
 
 template <class T> class RmsNorm {
 public:
-    LD_FN RmsNorm(const LdNormPlan& plan, TPipe& pipe) : plan_(plan), tiles_(plan.rows) {
+    LD_FN RmsNorm(const LdNormPlan& plan, TPipe& pipe) : plan_(plan), tiles_(plan.rows), pipe_(pipe) {
         const uint32_t count = tiles_.elements(), inputs = plan.add ? 2 : 1;
         pipe.InitBuffer(in_, 2, uint32_t(inputs * count * sizeof(T)));
         pipe.InitBuffer(out_, 2, uint32_t(inputs * count * sizeof(T)));
         pipe.InitBuffer(statistic_out_, 2, uint32_t(kMostRows * sizeof(float)));
-        pipe.InitBuffer(weight_in_, 1, uint32_t(plan.rows.tile * sizeof(float)));
-        pipe.InitBuffer(work_buffer_, uint32_t((2 * count + plan.rows.tile + kMostRows * 11 + kRootWork) * sizeof(float)));
+        pipe.InitBuffer(work_buffer_, uint32_t((2 * count + kMostRows * 11 + kRootWork) * sizeof(float)));
         values_ = work_buffer_.Get<float>();
         work_ = values_[count];
-        scale_ = work_[count];
-        blocks_ = scale_[plan.rows.tile];
+        blocks_ = work_[count];
         rstd_ = blocks_[kMostRows * 8];
         length_ = rstd_[kMostRows];
         one_ = length_[kMostRows];
@@ -33,14 +32,14 @@ public:
     LD_FN void run(GM_ADDR x, GM_ADDR residual, GM_ADDR weight, GM_ADDR y, GM_ADDR total, GM_ADDR rstd) {
         x_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(x));
         residual_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(residual));
-        weight_ = weight;
+        weight_.init(pipe_, plan_, weight);
         y_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(y));
         total_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(total));
         rstd_out_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(rstd));
         Duplicate(length_, float(plan_.rows.length), int32_t(kMostRows));
         Duplicate(one_, 1.0f, int32_t(kMostRows));
         const bool whole = tiles_.pieces() == 1;
-        if (whole && tiles_.count() != 0) take_weight(tiles_.at(0));
+        if (whole && tiles_.count() != 0) weight_.take(tiles_.at(0));
         for (uint32_t i = 0; i < tiles_.count(); ++i) {
             for (uint32_t p = 0; p < tiles_.pieces(); ++p) {
                 const RowTile tile = tiles_.at(i, p);
@@ -58,7 +57,8 @@ public:
             for (uint32_t p = 0; p < tiles_.pieces(); ++p) {
                 const RowTile tile = tiles_.at(i, p);
                 if (!whole) {
-                    take_weight(tile);
+                    v_barrier();
+                    weight_.take(tile);
                     load(tile);
                     take(tile, false);
                 }
@@ -129,49 +129,12 @@ private:
         }
     }
 
-    LD_FN void take_weight(const RowTile& tile) {
-        if (plan_.weight_dtype == plan::kNoDType) return;
-        LocalTensor<float> in = weight_in_.template AllocTensor<float>();
-        if (plan_.weight_dtype == plan::kFloat32) {
-            load_weight<float>(in, tile);
-        } else if (plan_.weight_dtype == plan::kBFloat16) {
-            load_weight<bfloat16_t>(in, tile);
-        } else {
-            load_weight<half>(in, tile);
-        }
-        weight_in_.EnQue(in);
-        in = weight_in_.template DeQue<float>();
-        fill_weight(in, tile);
-        v_barrier();
-        widen_any(scale_, in, plan_.weight_dtype, tile.width());
-        weight_in_.FreeTensor(in);
-        if (plan_.offset != 0.0f) {
-            v_barrier();
-            Adds(scale_, scale_, plan_.offset, int32_t(tile.width()));
-        }
-    }
-
-    template <class W> LD_FN void load_weight(const LocalTensor<float>& in, const RowTile& tile) {
-        GlobalTensor<W> weight;
-        weight.SetGlobalBuffer(reinterpret_cast<__gm__ W*>(weight_));
-        load_rows(in.ReinterpretCast<W>(), weight[tile.column], 1, tile.length, tile.length, tile.pitch);
-    }
-
-    LD_FN void fill_weight(const LocalTensor<float>& in, RowTile tile) {
-        tile.rows = 1;
-        if (plan_.weight_dtype == plan::kFloat32) {
-            fill_tail(in, tile, 0.0f);
-        } else {  // +0 has the same bits in both
-            fill_tail(in.ReinterpretCast<half>(), tile, half(0.0f));
-        }
-    }
-
     LD_FN void apply(const RowTile& tile) {
         v_barrier();
         each_row<MulRows, Beside::kScalars>(work_, values_, blocks_, tile);
-        if (plan_.weight_dtype != plan::kNoDType) {
+        if (weight_.given()) {
             v_barrier();
-            each_row<MulRows, Beside::kColumns>(work_, work_, scale_, tile);
+            each_row<MulRows, Beside::kColumns>(work_, work_, weight_.scale(), tile);
         }
         v_barrier();
         LocalTensor<T> out = out_.template AllocTensor<T>();
@@ -185,14 +148,15 @@ private:
 
     const LdNormPlan& plan_;
     RowTiles tiles_;
-    TQue<TPosition::VECIN, 1> in_, weight_in_;
+    TPipe& pipe_;
+    TQue<TPosition::VECIN, 1> in_;
     TQue<TPosition::VECOUT, 1> out_, statistic_out_;
     TBuf<TPosition::VECCALC> work_buffer_;
     RowSums sums_;
-    LocalTensor<float> values_, work_, scale_, blocks_, rstd_, length_, one_, roots_;
+    WeightRow weight_;
+    LocalTensor<float> values_, work_, blocks_, rstd_, length_, one_, roots_;
     GlobalTensor<T> x_, residual_, y_, total_;
     GlobalTensor<float> rstd_out_;
-    GM_ADDR weight_ = nullptr;
 };
 
 }  // namespace ld
