@@ -1,8 +1,8 @@
 // Chunk states of row tiles that attention's table has cut at their chunks: combined ascending, divided, written.
 //
-// A unit is a row tile's half, as a vector core of attention has it: its m and l are one vector each. Units go to the
-// vector cores in turn. UB: O of the chunk through a queue of two slices of rows, the total in a slice of its own; the
-// factors of all chunks but the one under way aren't kept, so each slice of rows walks the chunks with its own m and l.
+// A unit is a slice of rows of one row tile, with all of its chunks; units go to the vector cores in turn. UB: m and l of
+// a chunk through one queue, its O through another, two buffers each, so that the next chunk arrives while this one is
+// added to the total, which has memory of its own.
 #pragma once
 
 #include "attention_vector.h"
@@ -17,16 +17,18 @@ public:
         pipe.InitBuffer(sums_, 2, uint32_t(slice * sizeof(float)));
         pipe.InitBuffer(states_, 2, uint32_t(2 * kSoftmaxRows * sizeof(float)));
         const uint32_t work = uint32_t(plan::most(kExpWork, kLanes));
-        pipe.InitBuffer(total_buffer_, uint32_t((slice + work) * sizeof(float)));
+        pipe.InitBuffer(total_buffer_, uint32_t((slice + work + 2 * kSoftmaxRows) * sizeof(float)));
         total_ = total_buffer_.Get<float>();
-        totals_.init(pipe, total_[slice]);
+        m_ = total_[slice];
+        l_ = m_[kSoftmaxRows];
+        Duplicate(m_, 0.0f, int32_t(2 * kSoftmaxRows));  // lanes behind a slice's rows have some value
+        totals_.init(pipe, l_[kSoftmaxRows]);
     }
 
     LD_FN void run(GM_ADDR combines, GM_ADDR out, GM_ADDR lse, GM_ADDR sinks, GM_ADDR workspace) {
         output_.set(out, lse, sinks);
         combines_.SetGlobalBuffer(reinterpret_cast<__gm__ uint32_t*>(combines));
         workspace_ = workspace;
-        clear_states();
         const uint32_t slices = uint32_t(plan::ceil_div(plan::kTileM, plan_.vector_rows)), units = plan_.combines * slices;
         for (uint32_t unit = uint32_t(GetBlockIdx()); unit < units; unit += uint32_t(GetBlockNum()))
             combine(unit / slices, unit % slices * plan_.vector_rows);
@@ -38,20 +40,6 @@ private:
         GlobalTensor<float> gm;
         gm.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace_ + offset));
         return gm;
-    }
-
-    // Lanes behind a slice's rows have some value in both buffers.
-    LD_FN void clear_states() {
-        LocalTensor<float> state[2];
-        for (uint32_t i = 0; i < 2; ++i) {
-            state[i] = states_.template AllocTensor<float>();
-            states_.EnQue(state[i]);
-        }
-        for (uint32_t i = 0; i < 2; ++i) {
-            state[i] = states_.template DeQue<float>();
-            Duplicate(state[i], 0.0f, int32_t(2 * kSoftmaxRows));
-        }
-        for (uint32_t i = 0; i < 2; ++i) states_.FreeTensor(state[i]);
     }
 
     LD_FN void load(uint32_t slot, uint32_t row, uint32_t rows) {
@@ -79,15 +67,19 @@ private:
             const LocalTensor<float> state = states_.template DeQue<float>(), o = sums_.template DeQue<float>();
             const bool first = i == 0;
             v_barrier();
+            copy_floats(m_, state, rows);
+            copy_floats(l_, state[kSoftmaxRows], rows);
+            states_.FreeTensor(state);
+            v_barrier();
             if (first && !plan_.has_sinks) {
-                totals_.take(state, state[kSoftmaxRows]);
+                totals_.take(m_, l_);
                 copy_floats(total_, o, count);
             } else {
                 if (first) {
                     output_.load_sinks(totals_.m(), tile, row);
                     totals_.start_from_sinks();
                 }
-                totals_.combine(state, state[kSoftmaxRows]);
+                totals_.combine(m_, l_);
                 v_barrier();
                 if (first) {
                     by_rows<MulBlocks>(total_, o, totals_.added(), rows, plan_.dim_v);  // + (+0) e_a
@@ -98,7 +90,6 @@ private:
                     Add(total_, total_, o, int32_t(count));
                 }
             }
-            states_.FreeTensor(state);
             sums_.FreeTensor(o);
         }
         totals_.finish(plan_.want_lse != 0);
@@ -114,7 +105,7 @@ private:
     TQue<TPosition::VECIN, 2> sums_, states_;
     TBuf<TPosition::VECCALC> total_buffer_;
     SoftmaxTotals totals_;
-    LocalTensor<float> total_;
+    LocalTensor<float> total_, m_, l_;
     GlobalTensor<uint32_t> combines_;
     GM_ADDR workspace_ = nullptr;
 };

@@ -57,9 +57,9 @@ public:
 
     // The sinks of rows [first, ...) of the tile into the lanes of m.
     LD_FN void load_sinks(const LocalTensor<float>& m, const AttentionTile& tile, uint32_t first) {
-        v_barrier();
         const uint32_t heads = uint32_t(plan::least(plan_.group, kSoftmaxRows));
         for (uint32_t i = 0; i < heads; ++i) {
+            v_barrier();  // heads share data blocks
             uint64_t mask[2] = {0, 0};
             for (uint32_t row = i; row < kSoftmaxRows; row += plan_.group) mask[0] |= uint64_t(1) << row;
             const uint32_t head = (tile.first_row + first + i) % plan_.group;
@@ -238,6 +238,7 @@ private:
                 fill_lanes(x, now, columns, 0, columns, -kInfinity);
             } else {
                 fill_lanes(x, now, columns, 0, from, -kInfinity);
+                if (from > 0) v_barrier();  // both ends may lie in one data block
                 fill_lanes(x, now, columns, to, columns, -kInfinity);
             }
             r += now;
