@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from logdiff_kernels.ascendc import linear_inputs as linear
 from logdiff_kernels.build.launcher import Launcher
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -124,6 +125,24 @@ def _rms_norm_many_rows(source: Source, n: int, dtype: torch.dtype) -> tuple[Any
     return dy, x, source.floats(96, dtype=dtype), source.floats(n).abs(), None, 0.0, True, True
 
 
+def _rope(interleaved: bool, backward: bool) -> Make:
+    def make(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+        # n tokens; 3 of 5 heads, 12 or all of the elements of a head
+        heads, dim, rotary = 3, (20, 64, 128)[n % 3], (12, 64, 128)[n % 3]
+        x = source.floats(n, 5, dim, dtype=dtype)[:, 1 : 1 + heads]
+        angle = source.floats(n, rotary // 2) * 3
+        return x, angle.cos(), angle.sin(), interleaved, backward
+
+    return make
+
+
+def _rope_wide(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    # one token with n heads, in place
+    x = source.floats(1, n, 128, dtype=dtype)
+    angle = source.floats(1, 64) * 3
+    return x, angle.cos(), angle.sin(), False, False, x
+
+
 CASES = (
     Case("rms_norm", "norm", "rms_norm", _rms_norm, ("rms_norm",)),
     Case("add_rms_norm", "norm", "add_rms_norm", _add_rms_norm, ("rms_norm",)),
@@ -141,5 +160,22 @@ CASES = (
         _rms_norm_many_rows,
         ("rms_norm_backward", "rms_norm_weight_grad"),
     ),
+    Case("rope_neox", "rope", "rope", _rope(False, False), ("rope",)),
+    Case("rope_neox_backward", "rope", "rope", _rope(False, True), ("rope",)),
+    Case("rope_interleaved", "rope", "rope", _rope(True, False), ("rope",)),
+    Case("rope_interleaved_backward", "rope", "rope", _rope(True, True), ("rope",)),
+    Case("rope_in_place", "rope", "rope", _rope_wide, ("rope",)),
+    Case("linear", "linear", "matmul", linear.linear, ("linear",)),
+    Case("linear_decode", "linear", "matmul", linear.decode, ("linear",)),
+    Case("linear_bias", "linear", "matmul", linear.bias, ("linear_mix",)),
+    Case("linear_row", "linear", "matmul", linear.row, ("linear_mix",)),
+    Case("linear_input_grad", "linear", "matmul", linear.input_grad, ("linear",)),
+    Case("linear_weight_grad", "linear", "matmul", linear.blocks, ("linear_mix",)),
+    Case("grouped_linear", "linear", "grouped_matmul", linear.grouped, ("linear",)),
+    Case("grouped_linear_row", "linear", "grouped_matmul", linear.grouped_row, ("linear_mix",)),
+    Case("grouped_weight_grad", "linear", "grouped_outer", linear.outer, ("linear_mix",)),
+    Case("bias_grad", "linear", "grouped_row_sum", linear.row_sum, ("row_sum",)),
+    Case("tree_combine", "linear", "tree_combine", linear.tree, ("tree_combine",)),
+    Case("scale_cap", "linear", "scale_cap_", linear.scale_cap, ("scale_cap",), (torch.float32,)),
 )
 """Every case."""

@@ -1,4 +1,4 @@
-// T(count) over fp32 partials [count, rows, n], plus bias, one cast: what row-parallel ranks do with what they exchanged.
+// T(count) over fp32 partials [count, rows, n], plus bias, one cast: the last step of linear_row across ranks.
 //
 // A tile of rows of all partials comes in one queue entry; two entries, so MTE2 loads tile i + 1 and MTE3 stores tile
 // i - 1 while V adds tile i in place.
