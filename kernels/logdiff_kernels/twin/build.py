@@ -49,10 +49,10 @@ def sanitizing() -> bool:
 def ensure_library(
     source: Path, arch: int, *, exact_exp: bool = False, sanitize: bool | None = None, defines: Sequence[str] = ()
 ) -> Path:
-    """The shared library of one launcher source: cached, or built now.
+    """The shared library of one launcher source: cached, or built now. A process looks at a source's text once.
 
     Args:
-        source: a `.asc` or `.cpp` file that defines launchers with `LD_LAUNCHER`.
+        source: a `.asc` or `.cpp` file that defines `ld_launch_<kernel>`.
         arch: 2201 or 3510.
         exact_exp: build with `LD_EXACT_EXP`: exp1 and ln1 from Mul and Add instead of the Exp and Ln instructions.
         sanitize: with AddressSanitizer and UBSan; None: `sanitizing()`.
@@ -62,12 +62,17 @@ def ensure_library(
         InputError: no such source or architecture.
         UnsupportedError: there is no compiler, or it reports an error; its words are in the hint.
     """
+    return _ensure(source, arch, exact_exp, sanitizing() if sanitize is None else sanitize, tuple(defines))
+
+
+@cache
+def _ensure(source: Path, arch: int, exact_exp: bool, sanitize: bool, defines: tuple[str, ...]) -> Path:
     if arch not in ARCHS:
         raise InputError("unknown architecture", value=arch, hint=f"one of {ARCHS}")
     if not source.is_file():
         raise InputError("no such kernel source", value=str(source))
     compiler = find_compiler()
-    flags = _flags(arch, sanitizing() if sanitize is None else sanitize)
+    flags = _flags(arch, sanitize)
     macros = [f"-D{name}" for name in ([*defines, "LD_EXACT_EXP"] if exact_exp else defines)]
     words = [*compiler.command, compiler.version, *flags, *macros]
     folder = toolchain.cache_folder("twin")
