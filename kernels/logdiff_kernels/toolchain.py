@@ -54,12 +54,17 @@ def reached(source: Path, includes: Sequence[Path] = ()) -> list[Path]:
     return found
 
 
-def content_key(words: Iterable[str], files: Iterable[Path] = ()) -> str:
-    """24 hexadecimal digits over words (flags, versions) and the names and contents of files."""
+def content_hash(words: Iterable[str], files: Iterable[Path] = ()) -> str:
+    """SHA-256 over words (flags, versions) and the names and contents of files."""
     digest = hashlib.sha256("\0".join(words).encode())
     for path in files:
         digest.update(b"\0" + path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:24]
+    return digest.hexdigest()
+
+
+def content_key(words: Iterable[str], files: Iterable[Path] = ()) -> str:
+    """The first 24 digits of `content_hash`: a name in the cache."""
+    return content_hash(words, files)[:24]
 
 
 def sha256(path: Path) -> str:

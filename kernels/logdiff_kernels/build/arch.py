@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 
 from logdiff_kernels.errors import InputError, UnsupportedError
-
-ARCHS = {"dav-2201": 2201, "dav-3510": 3510}
-"""910B (A2) and A3, and 950: name for the compiler and number for the kernels."""
+from logdiff_kernels.plan.plans import ARCHES
 
 _CHIPS = (
     (re.compile(r"Ascend910B[1-9]|Ascend910_93"), 2201),
@@ -17,15 +15,15 @@ _CHIPS = (
 
 def arch_number(arch: str | int) -> int:
     """2201 or 3510, of a name or a number. Raises `InputError` for any other."""
-    number = ARCHS.get(arch, 0) if isinstance(arch, str) else arch
-    if number not in ARCHS.values():
-        raise InputError(f"no kernels for architecture {arch!r}", value=arch, hint=f"one of: {', '.join(ARCHS)}")
+    number = ARCHES.get(arch, 0) if isinstance(arch, str) else arch
+    if number not in ARCHES.values():
+        raise InputError(f"no kernels for architecture {arch!r}", value=arch, hint=f"one of: {', '.join(ARCHES)}")
     return number
 
 
 def arch_name(number: int) -> str:
     """`dav-2201` or `dav-3510`."""
-    return next(name for name, known in ARCHS.items() if known == arch_number(number))
+    return next(name for name, known in ARCHES.items() if known == arch_number(number))
 
 
 def arch_of_chip(chip: str) -> int:

@@ -167,6 +167,17 @@ def build(
     return Build(arch, exact_exp, cann.compiler, cann.version, made)
 
 
+def built(arch: str, exact_exp: bool = False) -> Build | None:
+    """The kernels for `arch` if every one is in the cache; None where one is missing, or CANN is."""
+    try:
+        cann = find_cann()
+    except UnsupportedError:
+        return None
+    found = [_cached(*_place(cann, arch, exact_exp, source)) for source in sources()]
+    whole = tuple(binary for binary in found if binary is not None)
+    return Build(arch, exact_exp, cann.compiler, cann.version, whole) if whole and len(whole) == len(found) else None
+
+
 def compile_all(
     compilers: toolchain.Compilers,
     one: Callable[[Path], Binary],
@@ -229,11 +240,17 @@ def chosen(kernels: Sequence[str] | None) -> list[Path]:
     return [known[name] for name in dict.fromkeys(kernels)]
 
 
+def _place(cann: Cann, arch: str, exact_exp: bool, source: Path) -> tuple[Path, Path]:
+    """Where the library and the log of a source are kept."""
+    folder = toolchain.cache_folder("ascendc") / key(cann, arch, exact_exp, source)
+    return folder / f"{source.stem}.so", folder / "build.log"
+
+
 def _ensure(
     compilers: toolchain.Compilers, cann: Cann, arch: str, exact_exp: bool, source: Path, timeout: float
 ) -> Binary:
-    folder = toolchain.cache_folder("ascendc") / key(cann, arch, exact_exp, source)
-    target, log = folder / f"{source.stem}.so", folder / "build.log"
+    target, log = _place(cann, arch, exact_exp, source)
+    folder = target.parent
     found = _cached(target, log)
     if found is not None:
         return found

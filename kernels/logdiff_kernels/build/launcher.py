@@ -37,6 +37,8 @@ class Launcher(Protocol):
         vectors_per_core: vector cores beside each of them; `blocks` of a vector kernel is at most cores times that.
         exact_exp: whether exp and ln have the bits of the CPU backend.
         device: where tensors live.
+        provider: what fingerprints call it.
+        chip: as its maker calls it, or `twin`.
     """
 
     arch: int
@@ -44,6 +46,8 @@ class Launcher(Protocol):
     vectors_per_core: int
     exact_exp: bool
     device: torch.device
+    provider: str
+    chip: str
 
     def launch(self, kernel: str, tensors: Sequence[Tensor | None], plan: ctypes.Structure, blocks: int) -> None:
         """Start `kernel` on the current stream.
@@ -58,6 +62,11 @@ class Launcher(Protocol):
             InputError: the kernel refused its arguments, or a tensor lies on another device.
             UnsupportedError: there is no such kernel.
         """
+        ...
+
+    @property
+    def binary_hash(self) -> str:
+        """What both sides of a run compare: SHA-256 over the compiled kernels, or over what the twin compiles."""
         ...
 
     def workspace(self, size: int) -> Tensor:

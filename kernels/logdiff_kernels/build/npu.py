@@ -17,6 +17,8 @@ from logdiff_kernels.build.cann import INSTEAD, find_cann
 from logdiff_kernels.build.launcher import check, entry, load, pointers
 from logdiff_kernels.errors import EngineError, UnsupportedError
 
+PROVIDER = "aligned-ascendc"
+
 
 class NpuLauncher:
     """A `Launcher` for tensors of one NPU. The kernels are built on first use.
@@ -34,7 +36,9 @@ class NpuLauncher:
         self._npu = _torch_npu()
         number = self._npu.current_device() if index is None else index
         self.device = torch.device("npu", number)
-        self.arch = arch_of_chip(self._npu.get_device_name(number))
+        self.provider = PROVIDER
+        self.chip = str(self._npu.get_device_name(number))
+        self.arch = arch_of_chip(self.chip)
         facts = self._npu.get_device_properties(number)
         self.cores = int(facts.cube_core_num)
         self.vectors_per_core = int(facts.vector_core_num) // self.cores
@@ -68,23 +72,41 @@ class NpuLauncher:
             status = start(blocks, handle, addresses, len(addresses), ctypes.byref(plan), ctypes.sizeof(plan))
         check(kernel, status)
 
+    @property
+    def binary_hash(self) -> str:
+        """`Launcher.binary_hash`: of the libraries."""
+        return self.build.sha256
+
     def workspace(self, size: int) -> Tensor:
         """`Launcher.workspace`: memory of torch_npu's allocator."""
         return torch.empty(size, dtype=torch.uint8, device=self.device)
 
 
+def launcher(index: int | None = None, exact_exp: bool = False) -> NpuLauncher:
+    """The launcher of a device (None: the current one), one in each process."""
+    return _launcher(_torch_npu().current_device() if index is None else index, exact_exp)
+
+
 @cache
-def launcher(index: int, exact_exp: bool = False) -> NpuLauncher:
-    """The launcher of a device, one in each process."""
+def _launcher(index: int, exact_exp: bool) -> NpuLauncher:
     return NpuLauncher(index, exact_exp)
+
+
+def device_arch() -> int:
+    """2201 or 3510, of the current device.
+
+    Raises:
+        UnsupportedError: there is none, torch_npu is missing, or the chip is of another architecture.
+    """
+    npu = _torch_npu()
+    return arch_of_chip(str(npu.get_device_name(npu.current_device())))
 
 
 def missing() -> list[str]:
     """What stands in the way of running kernels on an NPU here, one sentence each; empty when nothing does."""
     found = []
     try:
-        npu = _torch_npu()
-        arch_of_chip(npu.get_device_name(npu.current_device()))
+        device_arch()
     except UnsupportedError as error:
         found.append(error.message)
     try:

@@ -23,6 +23,7 @@ from logdiff_kernels.errors import InputError
 from logdiff_kernels.twin import build as twin
 from logdiff_kernels.twin.library import Argument, Library, Mmad, Options, Result
 
+PROVIDER = "aligned-twin"
 VECTORS_PER_CORE = 2
 
 
@@ -66,6 +67,8 @@ class TwinLauncher:
         self.vectors_per_core = VECTORS_PER_CORE
         self.exact_exp = exact_exp
         self.device = torch.device("cpu")
+        self.provider = PROVIDER
+        self.chip = "twin"
         self.options = Options(cores, seed, mmad, check_races, trace, perturb)
         self.results: list[tuple[str, Result]] = []
         self._sanitize = sanitize
@@ -84,6 +87,11 @@ class TwinLauncher:
         if not self.options.trace:
             self.results.clear()
         self.results.append((kernel, result))
+
+    @property
+    def binary_hash(self) -> str:
+        """`Launcher.binary_hash`: of the sources, since kernels are compiled one by one as they are needed."""
+        return source_hash(self.arch, self.exact_exp)
 
     def workspace(self, size: int) -> Tensor:
         """`Launcher.workspace`."""
@@ -110,6 +118,14 @@ def build_twin(
     with toolchain.Compilers() as compilers:
         made = compile.compile_all(compilers, one, units, arch_name(number), "", on_done)
     return compile.Build(arch_name(number), exact_exp, compiler.version, None, made)
+
+
+@cache
+def source_hash(arch: int, exact_exp: bool) -> str:
+    """SHA-256 over all that the twin's kernels are made of: their sources, the twin's own, the flags."""
+    files = {path for source in compile.sources() for path in toolchain.reached(source, twin.INCLUDES)}
+    files |= {path for source in twin.CSRC.glob("*.cpp") for path in toolchain.reached(source, [twin.CSRC])}
+    return toolchain.content_hash([str(arch), str(exact_exp), *twin.FLAGS], sorted(files))
 
 
 @cache

@@ -94,7 +94,7 @@ def launcher_of(device: torch.device) -> Launcher:
         raise UnsupportedError("aligned operators run on CPUs and NPUs", value=str(device), hint="x.cpu()")
     from logdiff_kernels.build import npu
 
-    found = npu.launcher(device.index or 0, exact_exp())
+    found = npu.launcher(device.index, exact_exp())
     if found not in _used:
         _used.append(found)
     return found

@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logdiff_kernels.contract import CONTRACT, OPERATORS
 from logdiff_kernels.cpu import library
 from logdiff_kernels.errors import UnsupportedError
+from logdiff_kernels.ops import devices
 
-_CPU_LIMITS = (
+if TYPE_CHECKING:
+    from logdiff_kernels.build.launcher import Launcher
+
+CPU, ASCENDC, TWIN = "aligned-cpu", "aligned-ascendc", "aligned-twin"
+
+_LIMITS = (
     "row-parallel products: the tensor-parallel size divides the leaves of K (8, 4, 2 or 1)",
     "logprob: the tensor-parallel size divides 8",
     "no quantised weights, no LoRA, no FP8 KV cache, no LayerNorm, no gated norms",
 )
+_TWIN_LIMITS = (*_LIMITS, "a model of an NPU: its time says nothing about one")
+_NPU_LIMITS = (
+    *_LIMITS,
+    "not run on hardware by its authors: run `logdiff kernels selftest --provider ascendc` first",
+    "equal bits on one kind of chip with one binary; the order inside a matrix instruction is the chip's",
+)
+_DTYPES = tuple(str(dtype).removeprefix("torch.") for dtype in library.DTYPE_CODES)
+_PARTS = {
+    "linear": "linear",
+    "linear_row": "linear",
+    "rms_norm": "norm",
+    "add_rms_norm": "norm",
+    "rope": "rope",
+    "swiglu": "activation",
+    "attention": "attention",
+    "router": "router",
+    "moe": "moe",
+    "embedding": "embedding",
+    "lm_head": "linear",
+    "logprob": "logprob",
+    "all_reduce": "linear",
+    "reduce_scatter": "linear",
+}
+"""The driver module of each operator; the collectives are the tree over ranks' partial results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +59,12 @@ class Provider:
         operators: contract operators that it implements.
         limits: what it refuses, in words.
         contract: version of the numeric contract.
-        isa: instruction set that runs.
+        isa: instruction set of the CPU that runs; empty on an NPU.
         refused: better instruction sets that this CPU has but that were passed over, each with the reason.
-        binary_hash: SHA-256 of the library file.
+        binary_hash: SHA-256 of the CPU library's file, over the NPU kernels' libraries, or of what the twin compiles.
+        arch: NPU architecture, `dav-2201` or `dav-3510`; empty on a CPU.
+        chip: of the NPU, as its maker calls it; empty on a CPU.
+        exact_exp: whether exp and ln have the bits of the contract's exp1 and ln1.
     """
 
     name: str
@@ -42,34 +76,71 @@ class Provider:
     isa: str
     refused: tuple[tuple[str, str], ...]
     binary_hash: str
+    arch: str = ""
+    chip: str = ""
+    exact_exp: bool = True
 
 
-@cache
 def providers() -> tuple[Provider, ...]:
-    """Every provider that works in this process; the CPU library is built on first use.
+    """The CPU library, which is built on first use, and whatever else operators of this process have run on.
 
     Raises:
         UnsupportedError: the library can't be built or loaded.
     """
-    found = library.loaded()
-    dtypes = tuple(str(dtype).removeprefix("torch.") for dtype in library.DTYPE_CODES)
-    return (
-        Provider(
-            "aligned-cpu", "cpu", dtypes, OPERATORS, _CPU_LIMITS, CONTRACT, found.isa, found.refused, found.sha256
-        ),
-    )
+    return tuple(dict.fromkeys([_cpu(), *map(of_launcher, devices.used())]))
 
 
 def provider(name: str) -> Provider:
-    """The provider of that name.
+    """The provider of that name; its kernels are built on first use.
 
     Raises:
-        UnsupportedError: there is none here.
+        UnsupportedError: there is none here; for an NPU's, with what is missing.
     """
-    for known in providers():
-        if known.name == name:
-            return known
-    raise UnsupportedError(f"no provider {name!r}", value=name, hint=f"one of {[p.name for p in providers()]}")
+    if name == CPU:
+        return _cpu()
+    if name == ASCENDC:
+        from logdiff_kernels.build import npu
+
+        return of_launcher(npu.launcher(None, devices.exact_exp()))
+    if name == TWIN:
+        from logdiff_kernels.build.twin import TwinLauncher
+
+        return of_launcher(TwinLauncher())
+    raise UnsupportedError(f"no provider {name!r}", value=name, hint=f"one of {[CPU, ASCENDC, TWIN]}")
+
+
+def of_launcher(launcher: Launcher) -> Provider:
+    """The record of the kernels that a launcher starts."""
+    from logdiff_kernels.build.arch import arch_name
+
+    facts = npu_facts()
+    return Provider(
+        name=launcher.provider,
+        device=launcher.device.type,
+        dtypes=facts["dtypes"],
+        operators=facts["operators"],
+        limits=facts["limits"] if launcher.provider == ASCENDC else _TWIN_LIMITS,
+        contract=facts["contract"],
+        isa="",
+        refused=(),
+        binary_hash=launcher.binary_hash,
+        arch=arch_name(launcher.arch),
+        chip=launcher.chip,
+        exact_exp=launcher.exact_exp,
+    )
+
+
+def npu_facts() -> dict[str, Any]:
+    """What is true of the Ascend C kernels wherever they run: `dtypes`, `operators`, `limits`, `contract`."""
+    home = "logdiff_kernels.ascendc"
+    covered = tuple(op for op in OPERATORS if importlib.util.find_spec(f"{home}.{_PARTS[op]}") is not None)
+    return {"dtypes": _DTYPES, "operators": covered, "limits": _NPU_LIMITS, "contract": CONTRACT}
+
+
+@cache
+def _cpu() -> Provider:
+    found = library.loaded()
+    return Provider(CPU, "cpu", _DTYPES, OPERATORS, _LIMITS, CONTRACT, found.isa, found.refused, found.sha256)
 
 
 def fingerprint() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from logdiff_kernels import ops
+from logdiff_kernels import laws, ops
 from logdiff_kernels.contract.router import RouterSpec
 from logdiff_kernels.ops import registry
 from logdiff_kernels.ops.reference import activation as exact_activation
@@ -53,39 +53,19 @@ class Rowwise:
     terms: int
 
 
-def run(progress: Callable[[int, int, str, str], None] | None = None) -> dict[str, Any]:
-    """Try every law of every kernel.
-
-    Returns:
-        `logdiff-selftest/1`: `provider`, `arch`, `laws` [{"kernel", "law", "ok", "detail"}], `failed`.
+def run(progress: laws.OnProgress | None = None) -> dict[str, Any]:
+    """Try every law of every kernel of the CPU library: `laws.report`.
 
     Raises:
         UnsupportedError: the kernels can't be built or loaded.
     """
     provider = registry.provider("aligned-cpu")
-    laws: list[dict[str, Any]] = []
-    checks = list(_checks())
-    for done, (kernel, law, check) in enumerate(checks):
-        try:
-            detail = check()
-        except Exception as error:  # a kernel that raises has failed its law, not the report
-            detail = f"{type(error).__name__}: {error}"[:300]
-        laws.append({"kernel": kernel, "law": law, "ok": not detail, "detail": detail or "holds"})
-        if progress is not None:
-            progress(done + 1, len(checks), "law", kernel)
-    failed = sum(not law["ok"] for law in laws)
-    return {
-        "format": "logdiff-selftest/1",
-        "provider": provider.name,
-        "arch": provider.isa,
-        "laws": laws,
-        "failed": failed,
-    }
+    return laws.report(provider.name, provider.isa, [laws.Check(*check) for check in _checks()], progress)
 
 
 def _checks() -> Iterator[tuple[str, str, Callable[[], str]]]:
     """(kernel, law, check): a check gives an empty text when the law holds, else what broke it."""
-    laws: dict[str, Callable[[Rowwise], str]] = {
+    rowwise: dict[str, Callable[[Rowwise], str]] = {
         "one row = many rows": _alone,
         "any order of rows": _permuted,
         "any neighbours, NaN too": _nan_neighbour,
@@ -96,7 +76,7 @@ def _checks() -> Iterator[tuple[str, str, Callable[[], str]]]:
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         for case in _cases(dtype):
             name = f"{case.kernel}/{str(dtype).removeprefix('torch.')}"
-            for law, check in laws.items():
+            for law, check in rowwise.items():
                 yield name, law, partial(check, case)
             if case.exact is not None:
                 yield name, "rounding against fp64", partial(_accuracy, case)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fake_cann import FakeCann
 from logdiff_kernels.build import compile
-from logdiff_kernels.build.arch import ARCHS
+from logdiff_kernels.plan.plans import ARCHES
 from logdiff_kernels.build.cann import find_cann
 from logdiff_kernels.errors import InputError, UnsupportedError
 
@@ -129,7 +129,7 @@ _SCRIPT = """
 import sys
 from pathlib import Path
 from logdiff_kernels.build import compile
-from logdiff_kernels.build.arch import ARCHS
+from logdiff_kernels.plan.plans import ARCHES
 compile.PACKAGE = Path(sys.argv[1])
 compile.SOURCES = compile.PACKAGE / "ascendc" / "csrc"
 print(compile.build("dav-2201").sha256)
@@ -240,7 +240,7 @@ def test_unknown_architecture_or_kernel_is_named(fake: FakeCann) -> None:
 
 
 @pytest.mark.slow(seconds=3600)
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", ARCHES)
 def test_real_bisheng_compiles_the_kernels(arch: str) -> None:
     try:
         cann = find_cann()
