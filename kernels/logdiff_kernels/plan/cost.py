@@ -20,6 +20,9 @@ from logdiff_kernels.plan.plans import arch_number
 
 PIPES = ("M", "V", "MTE1", "MTE2", "MTE3", "FIX", "S")
 
+EVENTS = ("set_flag", "wait_flag", "barrier", "cross_set", "cross_wait", "sync_all")
+"""Operations that only order others. They take no time, but for `cross_set` (a handover) and `sync_all` (four)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -31,7 +34,7 @@ class Record:
         pipe: queue, one of `PIPES`.
         op: name of the instruction, or of a stage.
         bytes: bytes moved, 0 for arithmetic.
-        elements: lanes of vector work; multiply-adds, with m, n and k rounded up to fractals, on M.
+        elements: lanes of vector work; on M multiply-adds of 2-byte operands.
         id: unique, and larger than every id in `after`.
         after: operations that have to end before this one starts, beside the one before it in its queue.
         cold: bytes of `bytes` that come from HBM; the others are taken to be in L2.
@@ -77,8 +80,8 @@ class Machine:
         store: bytes per cycle from UB by MTE3.
         load_a: bytes per cycle from L1 to L0A.
         load_b: bytes per cycle from L1 to L0B.
-        macs: multiply-adds per cycle on 2-byte operands; 4-byte operands take `slow_mmad` times as long.
-        slow_mmad: see `macs`.
+        macs: multiply-adds per cycle on 2-byte operands.
+        slow_mmad: how many multiply-adds one of 4-byte operands counts as.
         rates: elements per cycle by operation on one vector core; every other one runs at `lanes`.
         lanes: fp32 lanes of a vector core.
         startup: least cycles of an operation by queue.
@@ -105,6 +108,8 @@ class Machine:
 
     def cost(self, pipe: str, op: str, moved: float, elements: float, cold: float, sharers: int) -> float:
         """Cycles of one operation; `sharers` blocks share HBM."""
+        if op in EVENTS:
+            return self.handover * {"cross_set": 1, "sync_all": 4}.get(op, 0)
         if pipe == "MTE2":
             share = min(self.read, self.hbm / sharers)
             work = (moved - cold) / self.read + cold / share
@@ -259,7 +264,7 @@ class Report:
 
     Attributes:
         makespan: cycles from the first instruction to the end of the last core.
-        balance: mean over max of the cores' ends; cores without work count as 0.
+        balance: mean over max of the cores' ends; cores without work count as 0 (in a trace, up to its last core).
         busy: by `unit.pipe`, its busy cycles over makespan, mean over all cores.
         bound: cycles that no schedule of the same operations can beat: the busiest queue's total over cores, or the
             longest item that can't be divided.
@@ -320,4 +325,4 @@ def list_schedule(records: Sequence[Record], chip: Machine, *, keep: bool = Fals
             cold=record.cold,
             after=[number[one] for one in record.after],
         )
-    return report(timeline, max(1, len(cores))), timeline
+    return report(timeline, max(cores, default=0) + 1), timeline

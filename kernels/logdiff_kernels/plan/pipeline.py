@@ -37,6 +37,7 @@ class Shape:
         step: keys of a step, a multiple of 128.
         tile_rows: rows that a Mmad is padded to.
         slices: parts in which vector cores do a step, double-buffered.
+        kv_buffers: K or V sub-tiles in L1.
         ahead: steps that QK runs ahead.
         exact_exp: exp1 from single instructions, taken as three times the softmax.
     """
@@ -48,6 +49,7 @@ class Shape:
     step: int = STEP
     tile_rows: int = TILE_ROWS
     slices: int = 4
+    kv_buffers: int = 4
     ahead: int = 2
     exact_exp: bool = False
 
@@ -123,7 +125,8 @@ class _Block:
 
     def _load_kv(self, name: str, dim: int, step: _Step) -> int:
         moved = SUB_TILE * dim * self.shape.size
-        free = self.kv[-4:-3]
+        n = self.shape.kv_buffers
+        free = self.kv[-n : len(self.kv) - n + 1] if len(self.kv) >= n else []
         return self.t.issue(self.load, name, moved=moved, cold=moved * step.work.cold, after=free)
 
     def _out_rows(self, step: _Step) -> int:
@@ -279,6 +282,7 @@ def shape_of(plan: structs.LdAttentionPlan) -> Shape:
         structs.ELEMENT_BYTES[plan.dtype],
         bool(plan.direct),
         slices=max(1, 64 // plan.vector_rows),
+        kv_buffers=plan.kv_buffers,
         ahead=plan.ring - 1,
     )
 

@@ -40,7 +40,7 @@ LD_PLAN_FN constexpr RowBuffers row_buffers(uint32_t kernel) {
     switch (kernel) {
         case kRmsNorm: return {3, 2, 3, 512};           // x, residual, weight -> y, new residual
         case kRmsNormBackward: return {4, 1, 4, 512};   // dy, x, weight, extra -> dx
-        case kRope: return {1, 1, 5, 64};               // x -> y; cos, sin stay fp32 among the floats
+        case kRope: return {1, 1, 10, 64};              // x -> y; cos, sin, factors and tables among the floats
         case kGlu: return {2, 1, 5, 64};                // gate, up -> y
         case kGluBackward: return {3, 2, 6, 64};        // dy, gate, up -> dgate, dup
         case kLogprob: return {1, 0, 5, 1024};          // logits -> statistics
@@ -57,7 +57,15 @@ LD_PLAN_FN constexpr RowBuffers row_buffers(uint32_t kernel) {
     }
 }
 
-constexpr uint32_t kRowFixedBytes = 8 * kKiB;  // masks, event scratch and constants of any row kernel
+// Masks, constants and statistics of any row kernel, and the work memory of exp1 where it is needed.
+LD_PLAN_FN constexpr uint32_t row_fixed_bytes(uint32_t kernel) {
+    switch (kernel) {
+        case kGlu: case kGluBackward: case kLogprob: case kLogprobBackward: case kRouter: case kRouterBackward:
+        case kScaleCap: return 24 * kKiB;
+        default: return 8 * kKiB;
+    }
+}
+
 constexpr uint32_t kMostTile = 8192;           // elements; longer tiles gain nothing
 constexpr uint32_t kMostTileRows = 64;
 
@@ -65,7 +73,7 @@ constexpr uint32_t kMostTileRows = 64;
 LD_PLAN_FN constexpr uint64_t row_ub_bytes(uint32_t kernel, uint32_t dtype, uint64_t tile, uint64_t rows) {
     const RowBuffers b = row_buffers(kernel);
     const uint64_t element = 2 * (b.queued_in + b.queued_out) * element_bytes(dtype) + 4 * b.floats;
-    return rows * (tile * element + b.row_bytes) + kRowFixedBytes;
+    return rows * (tile * element + b.row_bytes) + row_fixed_bytes(kernel);
 }
 
 // Largest tile (elements, a multiple of 64) that fits with one row, at most kMostTile. Both architectures use the
