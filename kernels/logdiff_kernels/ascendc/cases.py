@@ -143,6 +143,26 @@ def _rope_wide(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
     return x, angle.cos(), angle.sin(), False, False, x
 
 
+def _glu(kind: int, layout: str) -> Make:
+    def make(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+        both = source.floats(rows_for(n), 2 * n, dtype=dtype, scale=3.0)
+        if layout == "pairs":
+            gate, up = both[:, ::2], both[:, 1::2]
+        else:
+            gate, up = both[:, :n], both[:, n:]
+        return gate, up, kind, 1.702, 7.0
+
+    return make
+
+
+def _glu_backward(kind: int) -> Make:
+    def make(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+        dy, gate, up = (source.floats(rows_for(n), n, dtype=dtype, scale=3.0) for _ in range(3))
+        return dy, gate, up, kind, 1.702, 7.0
+
+    return make
+
+
 CASES = (
     Case("rms_norm", "norm", "rms_norm", _rms_norm, ("rms_norm",)),
     Case("add_rms_norm", "norm", "add_rms_norm", _add_rms_norm, ("rms_norm",)),
@@ -177,5 +197,11 @@ CASES = (
     Case("bias_grad", "linear", "grouped_row_sum", linear.row_sum, ("row_sum",)),
     Case("tree_combine", "linear", "tree_combine", linear.tree, ("tree_combine",)),
     Case("scale_cap", "linear", "scale_cap_", linear.scale_cap, ("scale_cap",), (torch.float32,)),
+    Case("swiglu", "activation", "glu", _glu(0, "halves"), ("glu",)),
+    Case("geglu_tanh", "activation", "glu", _glu(1, "halves"), ("glu",)),
+    Case("swiglu_clamped", "activation", "glu", _glu(2, "pairs"), ("glu",)),
+    Case("swiglu_backward", "activation", "glu_backward", _glu_backward(0), ("glu_backward",)),
+    Case("geglu_tanh_backward", "activation", "glu_backward", _glu_backward(1), ("glu_backward",)),
+    Case("swiglu_clamped_backward", "activation", "glu_backward", _glu_backward(2), ("glu_backward",)),
 )
 """Every case."""
