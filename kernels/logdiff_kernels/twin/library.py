@@ -40,6 +40,7 @@ class Options:
         trace: keep a record of each instruction.
         perturb: Exp and Ln off by up to one ulp, as another chip's may be.
         switch_every: mean number of instructions between random switches to another core; 0: only where cores wait.
+        instruction_limit: ends a launch that has issued more than that, as a runaway loop would; 0: no limit.
     """
 
     cores: int = 24
@@ -49,6 +50,7 @@ class Options:
     trace: bool = False
     perturb: bool = False
     switch_every: int = 64
+    instruction_limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class _Launch(ctypes.Structure):
         ("trace", ctypes.c_uint32),
         ("perturb", ctypes.c_uint32),
         ("switch_every", ctypes.c_uint32),
+        ("instruction_limit", ctypes.c_uint64),
         ("region_count", ctypes.c_uint32),
         ("regions", ctypes.POINTER(_Region)),
     ]
@@ -163,7 +166,7 @@ class Library:
         regions = _regions([a for a in given if a is not None])
         record = _Launch(
             ctypes.sizeof(_Launch), options.cores, options.seed, options.mmad, options.check_races, options.trace,
-            options.perturb, options.switch_every, len(regions), regions,
+            options.perturb, options.switch_every, options.instruction_limit, len(regions), regions,
         )  # fmt: skip
         pointers = (ctypes.c_void_p * max(1, len(given)))(*(None if a is None else a.tensor.data_ptr() for a in given))
         entry = getattr(self._handle, f"ld_launch_{kernel}")

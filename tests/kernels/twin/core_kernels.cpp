@@ -405,6 +405,13 @@ KERNEL(overrun)(GM_ADDR, GM_ADDR y, Plan) {
 }
 LAUNCHER_2(overrun, AIV_ONLY)
 
+KERNEL(endless)(GM_ADDR, GM_ADDR, Plan) {
+  InitSocState();
+  const LocalTensor<float> a(TPosition::VECCALC, 0, 64);
+  for (;;) Fill(a, 0, 0);
+}
+LAUNCHER_2(endless, AIV_ONLY)
+
 // The scalar unit reads L1, which it can't.
 KERNEL(scalar)(GM_ADDR x, GM_ADDR, Plan) {
   InitSocState();
@@ -453,6 +460,17 @@ KERNEL(cross_flags)(GM_ADDR, GM_ADDR, Plan plan) {
     case 7:
       if ASCEND_IS_AIC CrossCoreSetFlag<4, PIPE_FIX>(16), CrossCoreWaitFlag<4, PIPE_FIX>(16);
       if (ASCEND_IS_AIV && GetSubBlockIdx() == 1) CrossCoreWaitFlag<4, PIPE_V>(0), CrossCoreSetFlag<4, PIPE_V>(0);
+      break;
+    case 8:
+      SyncAll<false>();
+      if ASCEND_IS_AIC CrossCoreSetFlag<2, PIPE_FIX>(12);
+      if ASCEND_IS_AIV CrossCoreWaitFlag<2, PIPE_V>(12);
+      break;
+    case 9:
+      if ASCEND_IS_AIC CrossCoreSetFlag<2, PIPE_FIX>(4), CrossCoreSetFlag<2, PIPE_MTE2>(4);
+      break;
+    case 10:
+      if (ASCEND_IS_AIC && GetBlockIdx() == 0) CrossCoreSetFlag<0, PIPE_FIX>(4);  // the other cube cores don't
       break;
     default: break;
   }

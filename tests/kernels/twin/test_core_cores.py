@@ -110,6 +110,9 @@ def test_syncall_needs_a_kernel_kind_that_starts_the_scheduler(core: Kernels) ->
         (4, "flag", "16 times without a wait"),
         (5, "flag", "joins vector cores only"),
         (6, "deadlock", "SyncAll"),
+        (8, "flag", "SyncAll's"),
+        (9, "flag", "set on MTE2 in mode 2 while a set on FIX in mode 2 is not waited for"),
+        (10, "flag", "more than it was waited for"),
     ],
 )
 def test_a_wrong_cross_core_flag_is_named(core: Kernels, variant: int, check: str, words: str) -> None:
@@ -175,6 +178,11 @@ def test_a_kernel_that_declares_another_kind_is_refused(core: Kernels) -> None:
 
 def test_a_cpp_exception_of_a_kernel_ends_the_launch(core: Kernels) -> None:
     assert "C++ exception" in core.failure("throws", 0, [None, None], blocks=3).reason
+
+
+def test_a_runaway_loop_ends_at_the_limit(core: Kernels) -> None:
+    error = core.failure("endless", 0, [None, None], blocks=2, options=Options(instruction_limit=5000))
+    assert (error.check, error.reason) == ("launch", "more than 5000 instructions")
 
 
 def test_what_cannot_be_launched_is_said(core: Kernels) -> None:

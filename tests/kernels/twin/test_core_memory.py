@@ -27,7 +27,7 @@ def test_a_correct_program_is_clean(core: Kernels) -> None:
 @pytest.mark.parametrize(
     ("variant", "check", "operand", "words"),
     [
-        (1, "range", "", "SetGlobalBuffer of 260 bytes"),
+        (1, "range", "", "260 bytes at"),
         (2, "range", "src", "[0, 256) of a GM tensor of 252"),
         (3, "alignment", "dst", "UB address 16"),
         (4, "poison", "src0", "byte 0 of"),
@@ -52,6 +52,8 @@ def test_a_misuse_is_named(core: Kernels, variant: int, check: str, operand: str
     error = core.failure("memory", variant, _arguments())
     assert (error.check, error.operand) == (check, operand)
     assert words in error.reason
+    if variant == 1:
+        assert error.op == "SetGlobalBuffer"
 
 
 def test_the_last_bytes_of_ub_are_the_compilers(core: Kernels) -> None:

@@ -120,7 +120,10 @@ void report_deadlock(Run& run) {
 void check_left_flags(Run& run) {
   for (const auto& core : run.cores) {
     for (int flag = 0; flag < kCrossFlags && !run.failed; ++flag) {
-      const size_t left = core->arrived[flag].size() + core->half_arrived[flag][0].size() + core->half_arrived[flag][1].size();
+      size_t left = core->arrived[flag].size() + core->half_arrived[flag][0].size() + core->half_arrived[flag][1].size();
+      for (const auto& pair : core->pair_arrived[flag]) left += pair.size();
+      const auto& everyone = run.everyone[flag][core->cube];
+      if (!everyone.empty()) left += everyone[run.mixed() && !core->cube ? 2 * core->block + core->sub : core->block].size();
       if (!left) continue;
       run.failed = true;
       run.failure = {Check::flag, run.kernel, core->label(), "", "end of the kernel", "",
@@ -254,6 +257,7 @@ std::string Core::label() const {
 
 void check_placement(Memory memory, uint64_t base, uint64_t bytes) {
   const Core& core = current();
+  const Doing doing(*core.doing ? core.doing : "LocalTensor");
   if (memory == Memory::GM) fail(Check::capacity, "a local tensor in a position that is not on chip");
   if (!core.has(memory)) {
     fail(Check::overload, "%s on a %s core", name_of(memory), core.cube ? "cube" : "vector");
@@ -270,11 +274,12 @@ void check_placement(Memory memory, uint64_t base, uint64_t bytes) {
 }
 
 uint64_t gm_extent(const void* address, uint64_t bytes) {
+  const Doing doing("SetGlobalBuffer");
   if (!address) return 0;
   const auto begin = reinterpret_cast<uint64_t>(address);
   const RegionShadow* region = find_region(begin, begin + bytes);
   if (!region) {
-    fail(Check::range, "SetGlobalBuffer of %llu bytes at %p: no tensor of the launch holds them",
+    fail(Check::range, "%llu bytes at %p: no tensor of the launch holds them",
          static_cast<unsigned long long>(bytes), address);
   }
   return bytes ? bytes : region->end - begin;

@@ -21,7 +21,7 @@ struct Region {
   uint32_t read_only;    // 1: writing it is an error
 };
 
-// What the `stream` argument of a launcher points to in the twin; the mirror is twin/options.py.
+// What the `stream` argument of a launcher points to in the twin; the mirror is twin/library.py.
 struct Launch {
   uint32_t size = sizeof(Launch);
   uint32_t cores = 24;             // AIC of the chip; each comes with two AIV
@@ -31,6 +31,7 @@ struct Launch {
   uint32_t trace = 0;
   uint32_t perturb = 0;            // 1: Exp and Ln are off by up to one ulp, as another chip's may be
   uint32_t switch_every = 64;      // mean number of instructions between random switches of the running core; 0: none
+  uint64_t instruction_limit = 0;  // ends a launch that runs away; 0: none
   uint32_t region_count = 0;       // 0: GM is not checked for range and initialisation
   const Region* regions = nullptr;
 };

@@ -28,7 +28,9 @@ Op::Op(const char* name, Pipe pipe, uint64_t elements)
     : core_(current()), name_(name), pipe_(pipe), elements_(elements), exceptions_(std::uncaught_exceptions()),
       spans_(core_.spans) {
   Run& run = running();
-  ++run.issued;
+  if (++run.issued > run.options.instruction_limit && run.options.instruction_limit) {
+    fail(Check::launch, "more than %llu instructions", plain(run.options.instruction_limit));
+  }
   const uint32_t every = run.options.switch_every;
   if (every && run.random.below(every) == 0) yield_core();
   if (core_.op) fail(Check::overload, "%s begins inside %s", name, core_.op->name());

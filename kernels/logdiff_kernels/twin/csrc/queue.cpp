@@ -51,7 +51,6 @@ const char* name_of(BufferState state) {
 }
 
 Queue& checked(Queue* queue, const char* call) {
-  current().doing = call;
   if (!queue) fail(Check::queue, "%s on a queue without InitBuffer", call);
   return *queue;
 }
@@ -66,7 +65,7 @@ QueueBuffer& owned(Queue& queue, QueueBuffer* buffer, const char* call) {
 
 void pipe_create() {
   Core& core = current();
-  core.doing = "TPipe";
+  const Doing doing("TPipe");
   if (core.has_pipe) fail(Check::queue, "a second TPipe on one core");
   if (core.has_allocator) fail(Check::queue, "TPipe after LocalMemAllocator: the two styles can't be mixed");
   core.has_pipe = true;
@@ -74,13 +73,13 @@ void pipe_create() {
 }
 
 void pipe_require() {
-  current().doing = "GetTPipePtr";
+  const Doing doing("GetTPipePtr");
   if (!current().has_pipe) fail(Check::queue, "GetTPipePtr without a TPipe");
 }
 
 void allocator_create() {
   Core& core = current();
-  core.doing = "LocalMemAllocator";
+  const Doing doing("LocalMemAllocator");
   if (core.has_pipe) fail(Check::queue, "LocalMemAllocator after TPipe: the two styles can't be mixed");
   core.has_allocator = true;
 }
@@ -100,7 +99,7 @@ void pipe_reset() {
 
 uint64_t pipe_allocate(Memory memory, uint64_t bytes) {
   Core& core = current();
-  core.doing = "InitBuffer";
+  const Doing doing("InitBuffer");
   uint64_t& used = core.allocated[static_cast<int>(memory)];
   const uint64_t base = used, rounded = (bytes + kCell - 1) / kCell * kCell;
   check_placement(memory, base, rounded);
@@ -110,7 +109,7 @@ uint64_t pipe_allocate(Memory memory, uint64_t bytes) {
 
 Queue* make_queue(AscendC::TPosition source, AscendC::TPosition target, int depth, uint32_t buffers, uint64_t bytes) {
   Core& core = current();
-  core.doing = "InitBuffer";
+  const Doing doing("InitBuffer");
   const QueueEvents events = events_of(source, target);
   size_t total = buffers;
   for (const auto& queue : core.queues) total += queue->buffers.size();
@@ -129,6 +128,7 @@ Queue* make_queue(AscendC::TPosition source, AscendC::TPosition target, int dept
 }
 
 QueueBuffer* queue_alloc(Queue* pointer) {
+  const Doing doing("AllocTensor");
   Queue& queue = checked(pointer, "AllocTensor");
   Core& core = current();
   int busy = 0;
@@ -152,6 +152,7 @@ QueueBuffer* queue_alloc(Queue* pointer) {
 }
 
 void queue_enqueue(Queue* pointer, QueueBuffer* tensor) {
+  const Doing doing("EnQue");
   Queue& queue = checked(pointer, "EnQue");
   QueueBuffer& buffer = owned(queue, tensor, "EnQue");
   if (buffer.state != BufferState::allocated && buffer.state != BufferState::dequeued) {
@@ -166,6 +167,7 @@ void queue_enqueue(Queue* pointer, QueueBuffer* tensor) {
 }
 
 QueueBuffer* queue_dequeue(Queue* pointer) {
+  const Doing doing("DeQue");
   Queue& queue = checked(pointer, "DeQue");
   if (queue.queued.empty()) fail(Check::queue, "DeQue from an empty queue");
   QueueBuffer& buffer = *queue.queued.front();
@@ -176,6 +178,7 @@ QueueBuffer* queue_dequeue(Queue* pointer) {
 }
 
 void queue_free(Queue* pointer, QueueBuffer* tensor) {
+  const Doing doing("FreeTensor");
   Queue& queue = checked(pointer, "FreeTensor");
   QueueBuffer& buffer = owned(queue, tensor, "FreeTensor");
   if (buffer.state != BufferState::allocated && buffer.state != BufferState::dequeued) {

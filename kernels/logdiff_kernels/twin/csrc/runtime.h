@@ -65,6 +65,8 @@ struct EventFlag {
 struct Signal {
   Clock::Remote knowledge;
   std::vector<uint64_t> records;
+  uint8_t mode = 0;
+  Pipe pipe = Pipe::S;
 };
 
 enum class BufferState : uint8_t { free, allocated, queued, dequeued };
@@ -133,6 +135,8 @@ struct Run {
   std::vector<Signal> sync_arrived[2];  // SyncAll: vector cores only, all cores
   Clock::Remote sync_result[2];
   uint64_t sync_generation = 0;
+  bool sync_used = false;       // SyncAll takes flags 11 to 14 for itself
+  bool sync_flag_used = false;  // one of these was set by the kernel
   bool failed = false, cancelling = false;
   Failure failure{};
   Trace trace;
@@ -145,6 +149,20 @@ struct Run {
 
 Run& running();
 Core& current();
+
+// Names the call in progress for the messages of its checks.
+class Doing {
+ public:
+  explicit Doing(const char* call) : core_(current()), before_(core_.doing) { core_.doing = call; }
+  ~Doing() { core_.doing = before_; }
+  Doing(const Doing&) = delete;
+  Doing& operator=(const Doing&) = delete;
+
+ private:
+  Core& core_;
+  const char* before_;
+};
+
 bool is_running();
 
 void yield_core();                       // to another ready core, which may be this one

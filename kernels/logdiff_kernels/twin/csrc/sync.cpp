@@ -66,7 +66,6 @@ void add_edges(const std::vector<uint64_t>& from, uint64_t to) {
 
 EventFlag& event_flag(Core& core, const char* call, AscendC::HardEvent event, int id) {
   const EventPipes& pipes = pipes_of(event);
-  core.doing = call;
   if (id < 0 || id >= kEventIds) fail(Check::flag, "%s<%s>(%d): event ids are 0 to %d", call, pipes.name, id, kEventIds - 1);
   for (const Pipe pipe : {pipes.source, pipes.target}) {
     if (!core.has(pipe) || (core.cube && pipe == Pipe::S)) {
@@ -78,6 +77,8 @@ EventFlag& event_flag(Core& core, const char* call, AscendC::HardEvent event, in
 
 Signal merge(std::vector<std::deque<Signal>*> queues) {
   Signal all;
+  all.mode = queues[0]->front().mode;
+  all.pipe = queues[0]->front().pipe;
   Clock joined;
   for (auto* queue : queues) {
     joined.join_remote(queue->front().knowledge);
@@ -90,6 +91,10 @@ Signal merge(std::vector<std::deque<Signal>*> queues) {
 
 void deliver(Core& core, uint16_t flag, const Signal& signal) {
   auto& queue = core.arrived[flag];
+  if (!queue.empty() && (queue.back().pipe != signal.pipe || queue.back().mode != signal.mode)) {
+    fail(Check::flag, "cross-core flag %u of %s is set on %s in mode %u while a set on %s in mode %u is not waited for yet",
+         flag, core.label().c_str(), name_of(signal.pipe), signal.mode, name_of(queue.back().pipe), queue.back().mode);
+  }
   queue.push_back(signal);
   if (queue.size() > static_cast<size_t>(kCounterLimit)) {
     fail(Check::flag, "cross-core flag %u of %s was set %zu times without a wait: its counter ends at %d", flag,
@@ -128,6 +133,12 @@ void require_scheduler(const char* call) {
   }
 }
 
+void check_sync_flags(const Run& run) {
+  if (run.sync_used && run.sync_flag_used) {
+    fail(Check::flag, "cross-core flags 11 to 14 are SyncAll's, which this kernel calls too");
+  }
+}
+
 void require_resident(const char* call) {
   const Run& run = running();
   const uint32_t room = run.mixed() || run.kind == KERNEL_TYPE_MIX_AIC_1_0 ? run.options.cores : 2 * run.options.cores;
@@ -141,6 +152,7 @@ void require_resident(const char* call) {
 
 void set_flag(AscendC::HardEvent event, int id) {
   Core& core = current();
+  const Doing doing("SetFlag");
   EventFlag& flag = event_flag(core, "SetFlag", event, id);
   const EventPipes& pipes = pipes_of(event);
   if (flag.set) fail(Check::flag, "SetFlag<%s>(%d) twice without a WaitFlag", pipes.name, id);
@@ -151,6 +163,7 @@ void set_flag(AscendC::HardEvent event, int id) {
 
 void wait_flag(AscendC::HardEvent event, int id) {
   Core& core = current();
+  const Doing doing("WaitFlag");
   EventFlag& flag = event_flag(core, "WaitFlag", event, id);
   const EventPipes& pipes = pipes_of(event);
   if (!flag.set) fail(Check::flag, "WaitFlag<%s>(%d), which no SetFlag has set: the core hangs", pipes.name, id);
@@ -166,7 +179,7 @@ void wait_flag(AscendC::HardEvent event, int id) {
 
 void pipe_barrier(pipe_t pipe) {
   Core& core = current();
-  core.doing = "PipeBarrier";
+  const Doing doing("PipeBarrier");
   if (pipe == PIPE_S) fail(Check::overload, "PipeBarrier<PIPE_S>: the scalar unit is in order by itself");
   trace(core, "PipeBarrier", Event::barrier, static_cast<uint8_t>(pipe), 0);
   if (pipe != PIPE_ALL && !core.has(pipe_of(pipe))) {
@@ -185,7 +198,7 @@ void pipe_barrier(pipe_t pipe) {
 void cross_core_set(uint8_t mode, pipe_t pipe, uint16_t flag) {
   Run& run = running();
   Core& core = current();
-  core.doing = "CrossCoreSetFlag";
+  const Doing doing("CrossCoreSetFlag");
   require_scheduler("CrossCoreSetFlag");
   const bool single = mode == 4;
   if (mode > 2 && !(single && __NPU_ARCH__ == 3510)) fail(Check::flag, "CrossCoreSetFlag: no mode %u on this chip", mode);
@@ -198,7 +211,11 @@ void cross_core_set(uint8_t mode, pipe_t pipe, uint16_t flag) {
   }
   if (mode != 0 && !run.mixed()) fail(Check::flag, "CrossCoreSetFlag: mode %u needs a kernel of kind MIX_AIC_1_2", mode);
   if (mode == 0) require_resident("CrossCoreSetFlag<0>");
+  if (flag >= 11 && flag <= 14) run.sync_flag_used = true;
+  check_sync_flags(run);
   Signal signal;
+  signal.mode = mode;
+  signal.pipe = pipe_of(pipe);
   if (run.options.check_races) {
     signal.knowledge =
         complete(core, pipe_of(pipe)).published(core.index, static_cast<uint32_t>(run.cores.size()));
@@ -230,7 +247,7 @@ void cross_core_set(uint8_t mode, pipe_t pipe, uint16_t flag) {
 void cross_core_wait(uint8_t mode, pipe_t pipe, uint16_t flag) {
   Run& run = running();
   Core& core = current();
-  core.doing = "CrossCoreWaitFlag";
+  const Doing doing("CrossCoreWaitFlag");
   require_scheduler("CrossCoreWaitFlag");
   if (flag >= (__NPU_ARCH__ == 3510 && core.cube && mode == 4 ? 27 : 16)) {
     fail(Check::flag, "CrossCoreWaitFlag: no flag %u", flag);
@@ -255,11 +272,13 @@ void cross_core_wait(uint8_t mode, pipe_t pipe, uint16_t flag) {
 void sync_all(bool vector_only) {
   Run& run = running();
   Core& core = current();
-  core.doing = "SyncAll";
+  const Doing doing("SyncAll");
   require_scheduler("SyncAll");
   require_resident("SyncAll");
   if (vector_only && core.cube) fail(Check::flag, "SyncAll<true> on a cube core: it joins vector cores only");
   if (!vector_only && !run.mixed()) fail(Check::flag, "SyncAll<false> in a kernel without both kinds of cores hangs");
+  run.sync_used = true;
+  check_sync_flags(run);
   const size_t group = vector_only ? 0 : 1;
   Signal signal;
   if (run.options.check_races) {
@@ -292,7 +311,7 @@ void sync_all(bool vector_only) {
 
 int fetch_event_id(AscendC::HardEvent event) {
   Core& core = current();
-  core.doing = "FetchEventID";
+  const Doing doing("FetchEventID");
   for (int id = 0; id < kEventIds; ++id) {
     const EventFlag& flag = core.events[static_cast<int>(event)][static_cast<size_t>(id)];
     if (!flag.reserved) return id;
@@ -307,6 +326,7 @@ int alloc_event_id(AscendC::HardEvent event) {
 }
 
 void release_event_id(AscendC::HardEvent event, int id) {
+  const Doing doing("ReleaseEventID");
   EventFlag& flag = event_flag(current(), "ReleaseEventID", event, id);
   if (!flag.reserved) fail(Check::flag, "ReleaseEventID<%s>(%d), which is not taken", pipes_of(event).name, id);
   flag.reserved = false;
@@ -327,7 +347,7 @@ void check_kind(KernelMetaType kind) {
 }
 
 void finish_core(Core& core) {
-  core.doing = "end of the kernel";
+  const Doing doing("end of the kernel");
   for (const auto& queue : core.queues) {
     for (const auto& buffer : queue->buffers) {
       if (buffer->state != BufferState::free) {
