@@ -1,7 +1,8 @@
 """Matrix products on NPUs: drivers with the signatures of `cpu.linear`, a launcher in front.
 
 Operands of one dtype go to the kernel as they lie, with either of their two strides 1; others are copied. Operands of
-two dtypes are widened to fp32, which is exact. fp32 operands have to be contiguous along k, so transposed ones are copied.
+two dtypes are widened to fp32, which is exact. The kernel takes fp32 operands contiguous along k: transposed ones are
+copied.
 """
 
 from __future__ import annotations

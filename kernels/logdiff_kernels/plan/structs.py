@@ -160,7 +160,7 @@ class LdLinearPlan(ctypes.Structure):
     _fields_ = [
         *_fields(_I64, "a_m a_k b_n b_k c_m b_group c_group"),
         *_fields(_U32, "dtype out_dtype bias_dtype m n k kind leaves grouping groups cores"),
-        *_fields(_U32, "blocks tiles_m tiles_n tile_k l1_k l1_buffers l0_buffers l0c_buffers mix ring reserved"),
+        *_fields(_U32, "blocks tiles_m tiles_n tile_k l1_k l1_buffers l0_buffers l0c_buffers mix ring tile_n"),
         ("workspace", _U64),
     ]
 
@@ -189,6 +189,17 @@ class LdAttentionPlan(ctypes.Structure):
         *_fields(_U32, "direct resident vector_rows vector_buffers ring"),
         *_fields(_U32, "items combines blocks slots slot_rows reserved"),
         ("workspace", _U64),
+    ]
+
+
+class LdStoreKvPlan(ctypes.Structure):
+    """store_kv: rows into a paged cache."""
+
+    _fields_ = [
+        *[(name, _I64 * 2) for name in ("token", "head", "cache_block", "cache_row", "cache_head")],
+        *_fields(_U32, "dtype tokens heads"),
+        ("dim", _U32 * 2),
+        *_fields(_U32, "block_size blocks reserved"),
     ]
 
 
@@ -225,6 +236,7 @@ STRUCTS: tuple[type[ctypes.Structure], ...] = (
     LdAttentionItem,
     LdAttentionCombine,
     LdAttentionPlan,
+    LdStoreKvPlan,
     LdAttentionGradItem,
     LdAttentionBackwardPlan,
 )

@@ -5,7 +5,8 @@
 // tiles in a ring in GM and the block's two vector cores finish them, 64 rows each: a mixed kernel.
 //
 //   cube     L1 2 slabs of A and of B (128 x 256 of 16 bits), L0A and L0B 2, L0C 2: MTE2 of a slab, also the first of
-//            the next piece, over the Mmads of this one; Fixpipe of a tile over the Mmads of the next
+//            the next piece, over the Mmads of this one; Fixpipe of a tile over the Mmads of the next. Tiles may be two
+//            accumulators wide (plan.tile_n): then A's slabs serve both
 //   vector   UB: slices of 16 rows, in and out double-buffered: MTE2, V and MTE3 of neighbouring slices overlap, all
 //            of it with the cube's next tile. kLeaves: the slices of all leaves come in one strided copy, T(leaves) is
 //            added in place. kBlocks: the 64 rows stay in UB and each block's tile is added to them.
@@ -26,9 +27,10 @@ constexpr RingFlags kLinearRing{0, 1};
 // Pieces of one ring slot: what the vector cores take at once.
 LD_FN uint32_t linear_batch(const LdLinearPlan& plan) { return plan.kind == plan::kLeaves ? plan.leaves : 1; }
 
-LD_FN int64_t linear_output(const LdLinearPlan& plan, const LinearPiece& piece) {
+// Where in C the first element of a side lies.
+LD_FN int64_t linear_output(const LdLinearPlan& plan, const LinearPiece& piece, uint32_t side) {
     const int64_t group = plan.grouping == plan::kGroupedK ? piece.group * plan.c_group : 0;
-    return group + piece.row * plan.c_m + piece.column;
+    return group + piece.row * plan.c_m + piece.column + side * kTile;
 }
 
 template <class T> class LinearCube {
@@ -36,15 +38,16 @@ public:
     LD_FN LinearCube(const LdLinearPlan& plan, TPipe& pipe, GM_ADDR a, GM_ADDR b) : plan_(plan) {
         a_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(a));
         b_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(b));
-        tile_.init(pipe, plan.l1_k);
+        tile_.init(pipe, plan.l1_k, plan.tile_n / kTile);
     }
 
     // Fixpipe writes C.
     template <class Out> LD_FN void run(GM_ADDR offsets, GM_ADDR c) {
         GlobalTensor<Out> out;
         out.SetGlobalBuffer(reinterpret_cast<__gm__ Out*>(c));
-        each(offsets, [&](const LinearPiece& piece) {
-            tile_.cube().store(out[linear_output(plan_, piece)], uint32_t(plan_.c_m), piece.rows, piece.columns);
+        each(offsets, [&](const LinearPiece& piece, uint32_t side) {
+            tile_.cube().store(out[linear_output(plan_, piece, side)], uint32_t(plan_.c_m), piece.rows,
+                               piece.columns_of(side));
         });
     }
 
@@ -56,11 +59,11 @@ public:
         const uint64_t base = uint64_t(GetBlockIdx()) * plan_.ring * kTileElements;
         RingWriter ring;
         ring.init(plan_.ring / batch, kLinearRing);
-        uint32_t slot = 0;
-        each(offsets, [&](const LinearPiece& piece) {
+        uint32_t slot[2] = {0, 0};
+        each(offsets, [&](const LinearPiece& piece, uint32_t side) {
             const uint32_t part = plan_.kind == plan::kLeaves ? piece.index : 0;
-            if (part == 0) slot = ring.open();
-            tile_.cube().store(slots[base + (slot * batch + part) * kTileElements], kTile, piece.rows, kTile);
+            if (part == 0) slot[side] = ring.open();
+            tile_.cube().store(slots[base + (slot[side] * batch + part) * kTileElements], kTile, piece.rows, kTile);
             if (part + 1 == batch) ring.close();
         });
         ring.finish();
@@ -77,9 +80,7 @@ private:
         while (more) {
             more = filled(walk, next);
             if (more) following = of(next);
-            tile_.run(product, more ? &following : nullptr);
-            store(piece);
-            tile_.cube().release();
+            tile_.run(product, more ? &following : nullptr, [&](uint32_t side) { store(piece, side); });
             piece = next;
             product = following;
         }
@@ -97,10 +98,15 @@ private:
         const int64_t group = plan_.grouping == plan::kGroupedRows ? piece.group * plan_.b_group : 0;
         const bool a_major = plan_.a_k != 1, b_major = plan_.b_k != 1;
         const int64_t a = piece.row * plan_.a_m + piece.begin * plan_.a_k;
-        const int64_t b = group + piece.column * plan_.b_n + piece.begin * plan_.b_k;
-        return {{a_[a], a_major ? plan_.a_k : plan_.a_m, piece.rows, kTile, a_major},
-                {b_[b], b_major ? plan_.b_k : plan_.b_n, piece.columns, kTile, b_major},
-                piece.length};
+        MatrixProduct<T> product;
+        product.a = {a_[a], a_major ? plan_.a_k : plan_.a_m, piece.rows, kTile, a_major};
+        product.sides = piece.sides();
+        for (uint32_t side = 0; side < product.sides; ++side) {
+            const int64_t b = group + (piece.column + side * kTile) * plan_.b_n + piece.begin * plan_.b_k;
+            product.b[side] = {b_[b], b_major ? plan_.b_k : plan_.b_n, piece.columns_of(side), kTile, b_major};
+        }
+        product.k = piece.length;
+        return product;
     }
 
     const LdLinearPlan& plan_;
@@ -111,19 +117,19 @@ private:
 // What the vector cores do with the tiles of the ring.
 template <class Out> class LinearVector {
 public:
-    static constexpr uint32_t kRows = plan::kLinearVectorRows, kSlice = kRows * kTile, kHalf = kTile / 2;
+    static constexpr uint32_t kRows = plan::kLinearVectorRows, kSlice = kRows * kTile, kOwn = kTile / 2;
 
     LD_FN LinearVector(const LdLinearPlan& plan, TPipe& pipe, GM_ADDR bias, GM_ADDR c, GM_ADDR workspace)
         : plan_(plan), batch_(linear_batch(plan)), bias_(bias) {
         block_ = uint32_t(GetBlockIdx() / GetTaskRatio());
-        half_ = uint32_t(GetSubBlockIdx()) * kHalf;
+        first_ = uint32_t(GetSubBlockIdx()) * kOwn;
         c_.SetGlobalBuffer(reinterpret_cast<__gm__ Out*>(c));
         slots_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace));
         ring_.init(plan.ring / batch_, kLinearRing);
         pipe.InitBuffer(in_, 2, uint32_t(batch_ * kSlice * sizeof(float)));
         pipe.InitBuffer(out_, 2, uint32_t(kSlice * sizeof(Out)));
         if (plan.kind == plan::kBlocks) {
-            pipe.InitBuffer(sum_buffer_, uint32_t(kHalf * kTile * sizeof(float)));
+            pipe.InitBuffer(sum_buffer_, uint32_t(kOwn * plan.tile_n * sizeof(float)));
             sum_ = sum_buffer_.Get<float>();
         }
         if (plan.bias_dtype != plan::kNoDType) {
@@ -138,11 +144,13 @@ public:
         LinearWalk walk(plan_, offsets, block_);
         LinearPiece piece;
         while (walk.next(piece)) {
-            rows_ = piece.rows > half_ ? uint32_t(plan::least(kHalf, piece.rows - half_)) : 0;
-            if (plan_.kind == plan::kBlocks) {
-                add_block(piece);
-            } else if (piece.index + 1 == piece.pieces) {
-                combine(piece);
+            rows_ = piece.rows > first_ ? uint32_t(plan::least(kOwn, piece.rows - first_)) : 0;
+            for (uint32_t side = 0; side < piece.sides(); ++side) {
+                if (plan_.kind == plan::kBlocks) {
+                    add_block(piece, side);
+                } else if (piece.index + 1 == piece.pieces) {
+                    combine(piece, side);
+                }
             }
         }
     }
@@ -152,7 +160,7 @@ private:
     LD_FN LocalTensor<float> take(uint32_t slot, uint32_t row, uint32_t count) {
         LocalTensor<float> in = in_.template AllocTensor<float>();
         constexpr uint32_t floats = plan::kBlockBytes / sizeof(float);
-        const uint64_t first = (uint64_t(block_) * plan_.ring + slot * batch_) * kTileElements + (half_ + row) * kTile;
+        const uint64_t first = (uint64_t(block_) * plan_.ring + slot * batch_) * kTileElements + (first_ + row) * kTile;
         DataCopyParams params;
         params.blockCount = batch_;
         params.blockLen = count * kTile / floats;
@@ -164,25 +172,26 @@ private:
         return in_.template DeQue<float>();
     }
 
-    LD_FN void put(const LinearPiece& piece, const LocalTensor<float>& values, uint32_t row, uint32_t count) {
+    LD_FN void put(const LinearPiece& piece, uint32_t side, const LocalTensor<float>& values, uint32_t row,
+                   uint32_t count) {
         LocalTensor<Out> out = out_.template AllocTensor<Out>();
         v_barrier();
         narrow(out, values, count * kTile);
         out_.EnQue(out);
         out = out_.template DeQue<Out>();
-        store_rows(c_[linear_output(plan_, piece) + (half_ + row) * plan_.c_m], out, count, piece.columns, plan_.c_m,
-                   kTile);
+        store_rows(c_[linear_output(plan_, piece, side) + (first_ + row) * plan_.c_m], out, count,
+                   piece.columns_of(side), plan_.c_m, kTile);
         out_.FreeTensor(out);
     }
 
-    LD_FN void combine(const LinearPiece& piece) {
+    LD_FN void combine(const LinearPiece& piece, uint32_t side) {
         const bool bias = plan_.bias_dtype != plan::kNoDType;
         const uint32_t slot = ring_.open();
         if (rows_ == 0) {
             ring_.close();
             return;
         }
-        if (bias) take_bias(piece);
+        if (bias) take_bias(piece, side);
         for (uint32_t row = 0; row < rows_; row += kRows) {
             const uint32_t count = uint32_t(plan::least(kRows, rows_ - row));
             LocalTensor<float> in = take(slot, row, count);
@@ -191,22 +200,23 @@ private:
                 v_barrier();
                 each_row<AddRows, Beside::kColumns>(in, in, bias_values_, RowTile{0, count, 0, kTile, kTile});
             }
-            put(piece, in, row, count);
+            put(piece, side, in, row, count);
             in_.FreeTensor(in);
         }
     }
 
-    LD_FN void add_block(const LinearPiece& piece) {
+    LD_FN void add_block(const LinearPiece& piece, uint32_t side) {
+        const LocalTensor<float> sums = sum_[side * kOwn * kTile];
         if (piece.length == 0) {
             v_barrier();
-            if (rows_ != 0) Duplicate(sum_, 0.0f, int32_t(rows_ * kTile));
+            if (rows_ != 0) Duplicate(sums, 0.0f, int32_t(rows_ * kTile));
         } else {
             const uint32_t slot = ring_.open();
             if (rows_ == 0) ring_.close();
             for (uint32_t row = 0; row < rows_; row += kRows) {
                 const uint32_t count = uint32_t(plan::least(kRows, rows_ - row));
                 const LocalTensor<float> in = take(slot, row, count);
-                const LocalTensor<float> sum = sum_[row * kTile];
+                const LocalTensor<float> sum = sums[row * kTile];
                 v_barrier();
                 if (piece.index == 0) {
                     copy_floats(sum, in, count * kTile);
@@ -218,26 +228,27 @@ private:
         }
         if (piece.index + 1 < piece.pieces) return;
         for (uint32_t row = 0; row < rows_; row += kRows)
-            put(piece, sum_[row * kTile], row, uint32_t(plan::least(kRows, rows_ - row)));
+            put(piece, side, sums[row * kTile], row, uint32_t(plan::least(kRows, rows_ - row)));
     }
 
-    LD_FN void take_bias(const LinearPiece& piece) {
-        const uint64_t at = uint64_t(piece.group) * plan_.n + piece.column;
+    LD_FN void take_bias(const LinearPiece& piece, uint32_t side) {
+        const uint64_t at = uint64_t(piece.group) * plan_.n + piece.column + side * kTile;
+        const uint32_t columns = piece.columns_of(side);
         if (has_bias_ && at == bias_at_) return;
         has_bias_ = true;
         bias_at_ = at;
         LocalTensor<float> in = bias_in_.template AllocTensor<float>();
         if (plan_.bias_dtype == plan::kFloat32) {
-            copy_bias<float>(in, piece.columns);
+            copy_bias<float>(in, columns);
         } else if (plan_.bias_dtype == plan::kBFloat16) {
-            copy_bias<bfloat16_t>(in, piece.columns);
+            copy_bias<bfloat16_t>(in, columns);
         } else {
-            copy_bias<half>(in, piece.columns);
+            copy_bias<half>(in, columns);
         }
         bias_in_.EnQue(in);
         in = bias_in_.template DeQue<float>();
         v_barrier();
-        widen_any(bias_values_, in, plan_.bias_dtype, piece.columns);
+        widen_any(bias_values_, in, plan_.bias_dtype, columns);
         bias_in_.FreeTensor(in);
     }
 
@@ -250,7 +261,7 @@ private:
     const LdLinearPlan& plan_;
     const uint32_t batch_;
     GM_ADDR bias_;
-    uint32_t block_, half_, rows_ = 0;  // this core's first row of a tile, and how many of its rows exist
+    uint32_t block_, first_, rows_ = 0;  // this core's first row of a tile, and how many of its rows exist
     uint64_t bias_at_ = 0;
     bool has_bias_ = false;
     GlobalTensor<Out> c_;

@@ -10,9 +10,15 @@ namespace ld {
 struct LinearPiece {
     uint32_t group;
     uint32_t row, column;     // of C: first row in the call, first column
-    uint32_t rows, columns;   // that exist, 1 to 128
+    uint32_t rows, columns;   // that exist, 1 to 128 and 1 to tile_n
     uint32_t begin, length;   // of k in the call; length 0 only for a group without k
     uint32_t index, pieces;   // which of the tile's pieces
+
+    // Tiles of 128 columns, one or two, and the columns of each that exist.
+    LD_FN uint32_t sides() const { return columns > plan::kTileN ? 2 : 1; }
+    LD_FN uint32_t columns_of(uint32_t side) const {
+        return uint32_t(plan::least(plan::kTileN, columns - side * plan::kTileN));
+    }
 };
 
 class LinearWalk {
@@ -63,8 +69,8 @@ private:
         const plan::TilePlace place = plan::linear_place(index, tiles_m, plan_.tiles_n);
         now_.row = first + place.m * plan::kTileM;
         now_.rows = uint32_t(plan::least(plan::kTileM, rows - place.m * plan::kTileM));
-        now_.column = place.n * plan::kTileN;
-        now_.columns = uint32_t(plan::least(plan::kTileN, plan_.n - now_.column));
+        now_.column = place.n * plan_.tile_n;
+        now_.columns = uint32_t(plan::least(plan_.tile_n, plan_.n - now_.column));
         now_.index = 0;
         now_.pieces = plan::linear_pieces(plan_, length_);
         tile_ += plan_.blocks;

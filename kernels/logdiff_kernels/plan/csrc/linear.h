@@ -41,7 +41,7 @@ struct LdLinearPlan {
     uint32_t cores;        // cube cores of the device
 
     uint32_t blocks;       // AIC groups that are launched
-    uint32_t tiles_m, tiles_n;  // output tiles; tiles_m is 0 with kGroupedRows (it depends on the offsets)
+    uint32_t tiles_m, tiles_n;  // output tiles, kTileM x tile_n; tiles_m is 0 with kGroupedRows (offsets say)
     uint32_t tile_k;       // k of one Mmad
     uint32_t l1_k;         // k of one L1 buffer, a multiple of tile_k
     uint32_t l1_buffers;   // L1 buffers of A, and as many of B
@@ -49,7 +49,7 @@ struct LdLinearPlan {
     uint32_t l0c_buffers;
     uint32_t mix;          // 1: vector cores finish the tile (bias, tree or blocks); 0: Fixpipe casts and writes C
     uint32_t ring;         // mix: fp32 tiles in the workspace of one block
-    uint32_t reserved;
+    uint32_t tile_n;       // kTileN, or twice that: two accumulators side by side that share A's slabs
     uint64_t workspace;    // bytes: blocks * ring tiles of kTileM * kTileN fp32
 };
 
@@ -73,8 +73,8 @@ LD_PLAN_FN constexpr Range linear_piece(const LdLinearPlan& p, uint32_t k, uint3
     return {0, k};
 }
 
-// Rows of a slice when the two vector cores finish a tile: `partials` of them in fp32 double-buffered, the sums of a
-// tree's levels, the output double-buffered, and the bias.
+// Rows of a slice when the two vector cores finish a tile: in UB are `partials` of them in fp32 and the output, both
+// double-buffered, the sums of kBlocks, and the bias as it comes and in fp32.
 constexpr uint32_t kLinearVectorRows = 16;
 
 // Bias is added by the vector cores, after the last add, and no Fixpipe parameter tensor is needed: those buffers stay
@@ -82,10 +82,11 @@ constexpr uint32_t kLinearVectorRows = 16;
 LD_PLAN_FN constexpr Usage linear_usage(const LdLinearPlan& p) {
     const uint64_t size = element_bytes(p.dtype), slice = kLinearVectorRows * kTileN * 4;
     const uint64_t partials = p.kind == kLeaves ? p.leaves : 1;
+    const uint64_t sums = p.kind == kBlocks ? uint64_t(kTileM / kVectors) * p.tile_n * 4 : 0;
     const uint64_t l0 = uint64_t(p.l0_buffers) * kTileM * p.tile_k * size;
     Usage used{};
-    used.ub = p.mix ? 2 * partials * slice + 4 * slice + 2 * slice + 2 * kTileN * 4 + 4 * kKiB : 0;
-    used.l1 = uint64_t(p.l1_buffers) * (kTileM + kTileN) * p.l1_k * size;
+    used.ub = p.mix ? 2 * partials * slice + sums + 2 * slice + 2 * kTileN * 4 : 0;
+    used.l1 = uint64_t(p.l1_buffers) * (kTileM + p.tile_n) * p.l1_k * size;
     used.l0a = l0;
     used.l0b = l0;
     used.l0c = uint64_t(p.l0c_buffers) * kTileM * kTileN * 4;
@@ -104,13 +105,16 @@ LD_PLAN_FN constexpr int32_t plan_linear(LdLinearPlan& p) {
     p.l0_buffers = 2;
     p.l0c_buffers = 2;
     p.tiles_m = p.grouping == kGroupedRows ? 0 : uint32_t(ceil_div(p.m, kTileM));
-    p.tiles_n = uint32_t(ceil_div(p.n, kTileN));
-    p.mix = (p.kind == kLeaves && p.leaves > 1) || p.kind == kBlocks || p.bias_dtype != kNoDType;
-    p.ring = !p.mix ? 0 : p.kind == kLeaves ? 2 * p.leaves : 4;
     // Of grouped rows at most one tile of each group is not full.
     const uint64_t rows = p.grouping == kGroupedRows ? ceil_div(p.m, kTileM) + p.groups : p.tiles_m;
-    const uint64_t tiles = rows * p.tiles_n * (p.grouping == kGroupedK ? p.groups : 1);
-    p.blocks = uint32_t(least(tiles, p.cores));
+    const uint64_t bands = rows * (p.grouping == kGroupedK ? p.groups : 1);
+    const uint64_t narrow = bands * ceil_div(p.n, kTileN), wide = bands * ceil_div(p.n, 2 * kTileN);
+    // Operand rows that the busiest core fetches, in units of 128: two for a narrow tile, three for a wide one.
+    p.tile_n = p.n > kTileN && 3 * ceil_div(wide, p.cores) <= 2 * ceil_div(narrow, p.cores) ? 2 * kTileN : kTileN;
+    p.tiles_n = uint32_t(ceil_div(p.n, p.tile_n));
+    p.mix = (p.kind == kLeaves && p.leaves > 1) || p.kind == kBlocks || p.bias_dtype != kNoDType;
+    p.ring = !p.mix ? 0 : p.kind == kLeaves ? 2 * p.leaves * (p.tile_n / kTileN) : 4;
+    p.blocks = uint32_t(least(bands * p.tiles_n, p.cores));
     p.workspace = uint64_t(p.blocks) * p.ring * kTileM * kTileN * 4;
     return kPlanOk;
 }

@@ -279,6 +279,12 @@ public:
         }
     }
 
+    // Two tiles that grow side by side: which accumulator open() and all others mean until release().
+    LD_FN void choose(uint32_t accumulator) { tile_ = int32_t(accumulator); }
+
+    // Go on with a tile that was opened before.
+    LD_FN void resume() { first_ = false; }
+
     // The tile's sum is complete: Fixpipe may read it.
     LD_FN void close() {
         SetFlag<HardEvent::M_FIX>(tile_);
@@ -310,32 +316,39 @@ private:
     bool first_ = true;
 };
 
-// What one accumulator sums up; k at least 1.
+// What a tile sums up: A times one or two B, which lie side by side in C. k at least 1.
 template <typename T>
 struct MatrixProduct {
-    MatrixOperand<T> a, b;
+    MatrixOperand<T> a, b[2];
+    uint32_t sides;  // B that there are, 1 or 2
     uint32_t k;
 };
 
-// CubeCore fed from GM through two slabs of A and of B in L1.
+// CubeCore fed from GM through two slabs of A and of each B in L1.
 //
-//     tile.init(pipe, 2 * kMmadK<T>);  tile.start();
-//     per product:  tile.run(product, &next_or_null);  tile.cube().store(...);  tile.cube().release();
+//     tile.init(pipe, depth, sides);  tile.start();
+//     per product:  tile.run(product, &next_or_null, [&](uint32_t side) { tile.cube().store(...); });
 //     tile.finish();
+//
+// With two sides the accumulators take turns slab by slab, so A is fetched once for both: three quarters of the traffic.
+// Fixpipe of the first half then overlaps with the last slab of the second, and that of the second with the first slab
+// of the next product.
 template <typename T>
 class MatrixTile {
 public:
-    // depth: k of a slab, a multiple of mmad_k.
-    LD_FN void init(TPipe& pipe, uint32_t depth) {
+    // depth: k of a slab, a multiple of mmad_k. sides: most of a product.
+    LD_FN void init(TPipe& pipe, uint32_t depth, uint32_t sides) {
         cube_.init(pipe);
         depth_ = depth;
-        const uint32_t elements = kTile * depth;
-        pipe.InitBuffer(l1a_, 2 * elements * sizeof(T));
-        pipe.InitBuffer(l1b_, 2 * elements * sizeof(T));
+        const uint32_t elements = kTile * depth, bytes = elements * uint32_t(sizeof(T));
+        pipe.InitBuffer(l1a_, 2 * bytes);
+        pipe.InitBuffer(l1b_, 2 * sides * bytes);
         for (uint32_t i = 0; i < 2; ++i) {
-            const uint32_t offset = i * elements * sizeof(T);
-            a_[i] = {l1a_.template GetWithOffset<T>(elements, offset), kTile, depth, false, kTile};
-            b_[i] = {l1b_.template GetWithOffset<T>(elements, offset), kTile, depth, false, kTile};
+            a_[i] = {l1a_.template GetWithOffset<T>(elements, i * bytes), kTile, depth, false, kTile};
+            for (uint32_t side = 0; side < sides; ++side) {
+                const uint32_t offset = (i * sides + side) * bytes;
+                b_[i][side] = {l1b_.template GetWithOffset<T>(elements, offset), kTile, depth, false, kTile};
+            }
         }
     }
 
@@ -349,23 +362,35 @@ public:
         cube_.finish();
     }
 
-    // The sum of `product` in a fresh accumulator, closed. `next` is what the following run() will be given: its first
-    // slabs are fetched while the last ones of this product are multiplied.
-    LD_FN void run(const MatrixProduct<T>& product, const MatrixProduct<T>* next) {
+    // The sums of `product`; `store` takes each half out of cube(). `next` is what the following run() will be given:
+    // its first slab is fetched while the last one of this product is multiplied.
+    template <class Store>
+    LD_FN void run(const MatrixProduct<T>& product, const MatrixProduct<T>* next, Store store) {
         if (!ahead_) load(product, 0);
-        cube_.open();
         for (uint32_t k = 0; k < product.k; k += depth_) {
-            if (k + depth_ < product.k) {
+            const bool last = k + depth_ >= product.k;
+            if (!last) {
                 load(product, k + depth_);
             } else if (next != nullptr) {
                 load(*next, 0);
             }
             WaitFlag<HardEvent::MTE2_MTE1>(use_);
-            cube_.multiply(a_[use_], b_[use_], 0, uint32_t(plan::least(depth_, product.k - k)));
+            for (uint32_t side = 0; side < product.sides; ++side) {
+                if (product.sides > 1) cube_.choose(side);
+                if (k == 0) {
+                    cube_.open();
+                } else {
+                    cube_.resume();
+                }
+                cube_.multiply(a_[use_], b_[use_][side], 0, uint32_t(plan::least(depth_, product.k - k)));
+                if (!last) continue;
+                cube_.close();
+                store(side);
+                cube_.release();
+            }
             SetFlag<HardEvent::MTE1_MTE2>(use_);
             use_ = 1 - use_;
         }
-        cube_.close();
         ahead_ = next != nullptr;
     }
 
@@ -376,7 +401,7 @@ private:
         const uint32_t count = uint32_t(plan::least(depth_, product.k - first));
         WaitFlag<HardEvent::MTE1_MTE2>(fill_);
         load_l1(a_[fill_], product.a, first, count);
-        load_l1(b_[fill_], product.b, first, count);
+        for (uint32_t side = 0; side < product.sides; ++side) load_l1(b_[fill_][side], product.b[side], first, count);
         SetFlag<HardEvent::MTE2_MTE1>(fill_);
         fill_ = 1 - fill_;
     }
@@ -384,7 +409,7 @@ private:
     CubeCore<T> cube_;
     TBuf<TPosition::A1> l1a_;
     TBuf<TPosition::B1> l1b_;
-    MatrixSlab<T> a_[2], b_[2];
+    MatrixSlab<T> a_[2], b_[2][2];
     uint32_t depth_ = 0;
     int32_t fill_ = 0, use_ = 0;  // slab that MTE2 fills next, slab that MTE1 reads next
     bool ahead_ = false;          // the first slab of the next product is on its way

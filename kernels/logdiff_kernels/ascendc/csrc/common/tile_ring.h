@@ -17,7 +17,8 @@ struct RingFlags {
     uint16_t filled, free;
 };
 
-// On the cube core:  slot = ring.open();  Fixpipe into it;  ring.close();  after the last one ring.finish().
+// On the cube core:  slot = ring.open();  Fixpipe into it;  ring.close();  after the last one ring.finish(). Several
+// slots may be open at a time; they are closed in the order in which they were opened.
 class RingWriter {
 public:
     LD_FN void init(uint32_t slots, RingFlags flags) {
@@ -26,12 +27,9 @@ public:
     }
     LD_FN uint32_t open() {
         if (count_ >= slots_) CrossCoreWaitFlag<kWithinBlock, PIPE_FIX>(flags_.free);
-        return count_ % slots_;
+        return count_++ % slots_;
     }
-    LD_FN void close() {
-        CrossCoreSetFlag<kWithinBlock, PIPE_FIX>(flags_.filled);
-        ++count_;
-    }
+    LD_FN void close() { CrossCoreSetFlag<kWithinBlock, PIPE_FIX>(flags_.filled); }
     // Takes the flags that are still to come, so that the next kernel finds none.
     LD_FN void finish() {
         const uint32_t left = uint32_t(plan::least(count_, slots_));
