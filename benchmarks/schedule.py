@@ -1,4 +1,5 @@
-"""Schedules of attention by the cost model: `python -m benchmarks.schedule [--png FILE] [--quick] [--json]`.
+"""Schedules of attention by the cost model: `python -m benchmarks.schedule [--png FILE] [--quick] [--json]
+[--sensitivity]`.
 
 The model ranks schedules; it is not time on hardware (docs/speed-model.md). Tables: the model against published
 figures, causal prefill under several ways of sharing row tiles out, decode against stock partitioning; then what
@@ -337,11 +338,51 @@ def exact_exp_cost(shape: tuple[int, int, int], chip: Machine) -> float:
     return run(replace(tiles, exact_exp=True)).makespan / run(tiles).makespan
 
 
+def sensitivity(chip: Machine) -> list[tuple[str, Prefill, Decode, Decode]]:
+    """The smallest prefill and the two decode bars with each constant halved and doubled."""
+    found = []
+    for name in ("hbm", "read", "write", "store", "macs", "handover", "softmax"):
+        for factor in (0.5, 2.0):
+            if name == "softmax":
+                changed = replace(chip, rates={**chip.rates, name: chip.rates[name] * factor})
+            else:
+                changed = replace(chip, **{name: getattr(chip, name) * factor})
+            rows = prefill(PREFILL[0], changed), decode(64, 4096, changed), decode(1, 32768, changed)
+            found.append((f"{name} x {factor:g}", *rows))
+    return found
+
+
+def _sensitivity_table(rows: Sequence[tuple[str, Prefill, Decode, Decode]]) -> str:
+    head = [
+        "constant",
+        "simulated balance",
+        "/ bound",
+        "B 64: ours / stock",
+        "B 1: ours / no split",
+        "B 1: ours / stock",
+    ]
+    return _table(
+        head,
+        (
+            [
+                name,
+                f"{row.simulated:.1%}",
+                f"{row.over_bound:.3f}",
+                f"{high.ours / high.stock:.2f}",
+                f"{low.ours / low.stock_whole:.2f}",
+                f"{low.ours / low.stock:.2f}",
+            ]
+            for name, row, high, low in rows
+        ),
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the tables; 1 if a bar doesn't hold."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.schedule", description=__doc__)
     parser.add_argument("--png", type=Path, help="draw a timeline and the balance into this file")
     parser.add_argument("--quick", action="store_true", help="leave out the shapes that take longest")
+    parser.add_argument("--sensitivity", action="store_true", help="also with each constant halved and doubled")
     parser.add_argument("--json", action="store_true", help="rows as JSON")
     given = parser.parse_args(argv)
     chip = machine("dav-2201", CORES)
@@ -364,6 +405,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("\nDecode, 32 query heads on 8 KV heads, microseconds in the model\n")
     print(_decode_table(decodes))
     print(f"\nexact_exp: {exact_exp_cost(PREFILL[0], chip):.2f} times the makespan of {PREFILL[0]}")
+    if given.sensitivity:
+        print(f"\nEach constant halved and doubled: prefill {PREFILL[0]}, decode at (64, 4096) and (1, 32768)\n")
+        print(_sensitivity_table(sensitivity(chip)))
     for words in bad:
         print(f"missed: {words}")
     return 1 if bad else 0

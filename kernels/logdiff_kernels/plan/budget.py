@@ -185,3 +185,17 @@ def budgets(arch: str) -> Iterator[Budget]:
         for kernel in RowKernel:
             for length in ROW_LENGTHS:
                 yield of_rows(kernel, arch, dtype, length)
+
+
+def table(arch: str) -> str:
+    """The budgets as a Markdown table: KiB used of KiB there are.
+
+    Raises:
+        UnsupportedError: a kernel doesn't fit.
+    """
+    shown = ("ub", "l1", "l0a", "l0b", "l0c")
+    lines = ["| kernel | dtype | size | UB | L1 | L0A | L0B | L0C | tiles |", "| --- " * 9 + "|"]
+    for one in budgets(arch):
+        sizes = " | ".join(f"{one.used[name] / 1024:.4g} / {one.limit[name] / 1024:.4g}" for name in shown)
+        lines.append(f"| {one.kernel} | {one.dtype} | {one.size} | {sizes} | {one.tiles} |")
+    return "\n".join(lines)

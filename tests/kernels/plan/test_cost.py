@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from logdiff_kernels.twin.trace import CORE, EDGE, EVENTS, MEMORIES, PIPES, RECO
 from benchmarks import schedule as benchmark
 
 CHIP = machine("dav-2201")
+DOCS = Path(__file__).parents[3] / "docs" / "speed-model.md"
 PLAIN = replace(
     CHIP, cores=2, read=64.0, hbm=64.0, write=64.0, store=32.0, load_a=256.0, load_b=128.0, macs=4096.0, lanes=64.0,
     rates={}, startup={"V": 20.0}, handover=100.0,
@@ -186,6 +188,10 @@ def test_bars_of_a_small_prefill_and_of_decode_hold() -> None:
     assert low.ours < min(low.whole, low.stock_whole)
     assert high.ours <= 1.10 * high.stock
     assert min(low.ours, low.stock) > low.memory
+    documented = DOCS.read_text(encoding="utf-8").splitlines()
+    for table in (benchmark._prefill_table([row]), benchmark._decode_table([low, high])):
+        for line in table.splitlines()[2:]:
+            assert line in documented
 
 
 @pytest.mark.slow(seconds=90)

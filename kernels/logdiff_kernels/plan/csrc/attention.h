@@ -67,7 +67,19 @@ struct LdAttentionPlan {
     uint64_t workspace;    // bytes
 };
 
+// New keys and values into a paged cache: rows (token, head) of two tensors, `side` 0 keys and 1 values.
+struct LdStoreKvPlan {
+    int64_t token[2], head[2];                            // strides of the rows in elements; the last one is 1
+    int64_t cache_block[2], cache_row[2], cache_head[2];  // strides of the caches
+    uint32_t dtype;                                       // of a size; values aren't touched
+    uint32_t tokens, heads, dim[2], block_size;
+    uint32_t blocks;                                      // vector cores
+    uint32_t reserved;
+};
+
 namespace ld::plan {
+
+constexpr uint32_t kStoreKvBytes = 80 * kKiB;  // UB of each of two buffers
 
 // Half-open range; empty is {0, 0}.
 struct KeyRange {
