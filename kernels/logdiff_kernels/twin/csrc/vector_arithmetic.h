@@ -56,7 +56,7 @@ void binary(const char* name, const LocalTensor<T>& dst, const LocalTensor<T>& s
             const Pattern& pattern, const AscendC::BinaryRepeatParams& params, bool carries, F f) {
   const bool saturate = saturates<T>();
   apply2(name, dst, src0, src1, pattern, params, carries && one_of<T, half, int32_t, float>,
-         [&](const T& a, const T& b) { return narrow<T>(f(widen(a), widen(b)), saturate); });
+         [=](const T& a, const T& b) { return narrow<T>(f(widen(a), widen(b)), saturate); });
 }
 
 template <typename T, typename F>
@@ -64,7 +64,7 @@ void with_scalar(const char* name, const LocalTensor<T>& dst, const LocalTensor<
                  const Pattern& pattern, const AscendC::UnaryRepeatParams& params, F f) {
   const bool saturate = saturates<T>();
   const Wide<T> value = widen(scalar);
-  apply1(name, dst, src, pattern, params, [&](const T& a) { return narrow<T>(f(widen(a), value), saturate); });
+  apply1(name, dst, src, pattern, params, [=](const T& a) { return narrow<T>(f(widen(a), value), saturate); });
 }
 
 // a * b + c by fma in fp32; half and bfloat16_t results are rounded once more.
@@ -127,7 +127,7 @@ TWIN_FORMS(Axpy, (typename T, typename U), (),
            (const LocalTensor<T>& dst, const LocalTensor<U>& src, const U& scalarValue), UnaryRepeatParams, T,
            (twin::kFusedPair<T, U>), (twin::kFusedPair<T, U>),
            const bool saturate = twin::saturates<T>();
-           twin::apply1("Axpy", dst, src, pattern, params, [&](const U& a, const T& c) {
+           twin::apply1("Axpy", dst, src, pattern, params, [=](const U& a, const T& c) {
              return twin::fused<T, U>(a, scalarValue, c, saturate);
            }))
 
@@ -137,7 +137,7 @@ TWIN_FORMS(MulAddDst, (typename T, typename U), (),
            (twin::kFusedPair<T, U>), (twin::kFusedPair<T, U>),
            const bool saturate = twin::saturates<T>();
            twin::apply2("MulAddDst", dst, src0, src1, pattern, params, false,
-                        [&](const U& a, const U& b, const T& c) {
+                        [=](const U& a, const U& b, const T& c) {
              return twin::fused<T, U>(a, b, c, saturate);
            }))
 
@@ -147,7 +147,7 @@ TWIN_FORMS(FusedMulAdd, (typename T), (),
            twin::FusedTypes::has<T>, twin::FusedTypes::has<T>,
            const bool saturate = twin::saturates<T>();
            twin::apply2("FusedMulAdd", dst, src0, src1, pattern, params, false,
-                        [&](const T& a, const T& b, const T& c) {
+                        [=](const T& a, const T& b, const T& c) {
              return twin::fused<T, T>(a, c, b, saturate);
            }))
 

@@ -122,7 +122,7 @@ template <typename T, typename F>
 void unary(const char* name, const LocalTensor<T>& dst, const LocalTensor<T>& src, const Pattern& pattern,
            const AscendC::UnaryRepeatParams& params, F f) {
   const bool saturate = saturates<T>();
-  apply1(name, dst, src, pattern, params, [&](const T& x) { return narrow<T>(f(widen(x)), saturate); });
+  apply1(name, dst, src, pattern, params, [=](const T& x) { return narrow<T>(f(widen(x)), saturate); });
 }
 
 using FloatTypes = TypeList<half, float>;
