@@ -28,6 +28,20 @@ LAYER = {  # a part may import parts of a lower number, and itself
     "__main__": 9,
 }
 
+KERNEL_LAYER = {  # the same for what computes; drivers and the build that launches them know each other
+    "errors": 0,
+    "contract": 1,
+    "toolchain": 1,
+    "laws": 1,
+    "cpu": 2,
+    "plan": 3,
+    "twin": 3,
+    "ascendc": 4,
+    "build": 4,
+    "ops": 5,
+    "engines": 6,
+}
+
 
 def _imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -73,6 +87,21 @@ def test_kernels_import_an_engine_only_in_its_own_adapter(path: Path) -> None:
     roots = {name.split(".")[0] for name in _imports(path)} - {""}
     assert roots <= allowed, roots - allowed
     assert not roots & {"pickle", "marshal", "shelve"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for part in KERNEL_LAYER for path in _files(KERNELS / part)],
+    ids=lambda p: str(p.relative_to(KERNELS)),
+)
+def test_kernel_arrows_go_one_way(path: Path) -> None:
+    here = path.relative_to(KERNELS).parts[0]
+    for name in _imports(path):
+        parts = name.split(".")
+        if parts[0] == "logdiff_kernels" and len(parts) > 1 and parts[1] in KERNEL_LAYER and parts[1] != here:
+            there = parts[1]
+            pair = {here, there} == {"ascendc", "build"}
+            assert KERNEL_LAYER[there] < KERNEL_LAYER[here] or pair, f"{here} imports {name}"
 
 
 @pytest.mark.parametrize("path", _files(SERVER) + _files(KERNELS), ids=lambda p: p.name)

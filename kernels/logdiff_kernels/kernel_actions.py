@@ -17,6 +17,8 @@ DEFAULT_ARCH = "dav-2201"
 def list_kernels(task: dict[str, Any], progress: Progress) -> TaskOutput:
     """Every provider, or the named one: its record, and what is missing where it can't run."""
     wanted = [_provider(task)] if task.get("provider") else PROVIDERS
+    if wanted == ["cpu"]:
+        _refuse_arch(task)
     return TaskOutput(data={"providers": [_LISTED[provider](task) for provider in wanted]})
 
 

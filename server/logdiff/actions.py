@@ -458,7 +458,7 @@ KERNEL_PROVIDERS = ("cpu", "twin", "ascendc")
 def kernels(
     *,
     what: Literal["list", "build", "selftest", "bench"],
-    provider: str = "cpu",
+    provider: str | None = None,
     arch: str | None = None,
     families: Sequence[str] = (),
     quick: bool = False,
@@ -468,30 +468,26 @@ def kernels(
     """List, build, test or time the aligned kernels of an interpreter.
 
     Args:
-        what: `list` (`logdiff-kernels/1`: `providers`), `build` (`logdiff-kernels/1`: `isa`, `path`, `sha256`),
-            `selftest` (`logdiff-selftest/1`), `bench` (`logdiff-bench/1`).
-        provider: one of `KERNEL_PROVIDERS`; this version has `cpu`.
-        arch: NPU architecture, for `ascendc` and `twin` only.
-        families: which benchmarks, by family or case; default: all.
+        what: `list` (`logdiff-kernels/1`: `providers`, each with what is `missing` where it can't run), `build`
+            (`logdiff-kernels/1`: what was made, with `sha256`), `selftest` (`logdiff-selftest/1`), `bench`
+            (`logdiff-bench/1`).
+        provider: one of `KERNEL_PROVIDERS`; None: all for a list, else `cpu`.
+        arch: NPU architecture, `dav-2201` or `dav-3510`, for `ascendc` and `twin` only.
+        families: which benchmarks of the CPU library, by family or case; default: all.
         quick: `bench` takes less time for each case.
         python: interpreter with torch.
         on_progress: takes progress.
 
     Raises:
-        InputError: a provider that this version does not have, or an architecture for the CPU.
+        InputError: no such provider or architecture, or an architecture for the CPU.
+        EngineError: kernels that can't be built or run there; the hint says what is missing and what can run instead.
     """
     from logdiff.live import kernels as run_kernels
 
-    if provider not in KERNEL_PROVIDERS:
+    if provider is not None and provider not in KERNEL_PROVIDERS:
         raise InputError("no such provider", value=provider, hint=f"one of: {', '.join(KERNEL_PROVIDERS)}")
-    if provider != "cpu":
-        raise InputError(f"provider {provider} is not part of this version", value=provider, hint="--provider cpu")
-    if arch is not None:
-        raise InputError(
-            "--arch is for NPU providers", value=arch, hint="leave it out; LOGDIFF_CPU_ISA chooses a CPU's"
-        )
-    fields = {"families": list(families), "quick": quick} if what == "bench" else {}
-    data = run_kernels(what, python, on_progress, **fields)
+    fields: dict[str, Any] = {"families": list(families), "quick": quick} if what == "bench" else {}
+    data = run_kernels(what, python, on_progress, provider=provider, arch=arch, **fields)
     if what in ("list", "build"):
         return Done({"format": "logdiff-kernels/1", **data})
     return Done(data, 1 if what == "selftest" and data["failed"] else 0)

@@ -31,6 +31,9 @@ EXACT_EXP = "-DLD_EXACT_EXP"
 TIMEOUT = 3600.0
 """Seconds for one source."""
 
+_SHOWN = 3
+"""How many failures are shown with the compiler's words."""
+
 OnDone = Callable[[int, int, str], None]
 
 
@@ -207,10 +210,12 @@ def compile_all(
     failed = [error for error in results if isinstance(error, UnsupportedError)]
     if failed:
         names = [unit.stem for unit, result in zip(units, results, strict=True) if result in failed]
+        words = [f"{error.message}\n{error.hint}" for error in failed[:_SHOWN]]
+        more = f"and {len(failed) - _SHOWN} more, in their logs" if len(failed) > _SHOWN else ""
         raise UnsupportedError(
             f"{len(failed)} of {len(units)} Ascend C kernels could not be compiled for {arch}: {', '.join(names)}",
             value=[error.value for error in failed],
-            hint="\n\n".join([*(f"{error.message}\n{error.hint}" for error in failed), instead]).strip(),
+            hint="\n\n".join(part for part in [*words, more, instead] if part),
         )
     return tuple(result for result in results if isinstance(result, Binary))
 

@@ -13,23 +13,28 @@ from logdiff.cli.progress import ProgressView
 
 app = typer.Typer(no_args_is_help=True, help="List, build, test and time the aligned kernels.")
 Provider = Annotated[
-    Literal["cpu", "twin", "ascendc"], typer.Option(help="Which implementation; this version has cpu.")
+    Literal["cpu", "twin", "ascendc"],
+    typer.Option(help="The CPU library, the Ascend C kernels in their twin on the CPU, or those on an NPU."),
+]
+AnyProvider = Annotated[
+    Optional[Literal["cpu", "twin", "ascendc"]],  # noqa: UP045
+    typer.Option(help="One of them (default: all)."),
 ]
 Arch = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option(metavar="ARCH", help="NPU architecture: dav-2201 or dav-3510; not for cpu."),
+    Optional[Literal["dav-2201", "dav-3510"]],  # noqa: UP045
+    typer.Option(help="NPU architecture: 910B and A3, or 950; not for cpu."),
 ]
 
 
 @app.command("list")
 def list_(
     ctx: typer.Context,
-    provider: Provider = "cpu",
+    provider: AnyProvider = None,
     arch: Arch = None,
     python: options.Python = None,
     as_json: options.Json = False,
 ) -> None:
-    """List providers: operators, dtypes, limits, contract, instruction set."""
+    """List providers: operators, dtypes, limits, contract, and what is missing for those that can't run here."""
     _do(ctx, "list", provider, arch, python)
 
 
@@ -70,14 +75,14 @@ def bench(
     python: options.Python = None,
     as_json: options.Json = False,
 ) -> None:
-    """Time the kernels against what a model runs without them; ratio = peer's time / ours."""
+    """Time the kernels against what a model runs without them; ratio = peer's time / ours. Twin: the cost model."""
     _do(ctx, "bench", provider, arch, python, family or (), quick)
 
 
 def _do(
     ctx: typer.Context,
     what: Literal["list", "build", "selftest", "bench"],
-    provider: str,
+    provider: str | None,
     arch: str | None,
     python: str | None,
     families: Sequence[str] = (),

@@ -282,4 +282,18 @@ def bench_table(data: dict[str, Any]) -> list[Any]:
         figures = (number(row["ours_ms"], 3), row["peer"], number(row["peer_ms"], 3))
         table.add_row(row["case"], row.get("shape", ""), *figures, f"{row['ratio']:.2f}", f"{row['spread']:.2f}")
     skipped = [visible(f"{row['case']} skipped: {row['reason']}", 400) for row in data.get("skipped", [])]
+    if "model" in data:
+        return [_model_table(data["model"]), *skipped, data["note"]]
     return [table, *skipped, "ratio: peer's time / ours"]
+
+
+def _model_table(rows: list[dict[str, Any]]) -> Table:
+    """Figures of the cost model, one row per case."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in ("case", "shape", "cycles", "over bound", "balance", "busiest"):
+        table.add_column(heading, justify="left" if heading in ("case", "shape") else "right", no_wrap=True)
+    for row in rows:
+        name, share = max(row["busy"].items(), key=lambda item: item[1], default=("", 0.0))
+        figures = (f"{row['over_bound']:.3f}", f"{row['balance']:.1%}", f"{name} {share:.0%}")
+        table.add_row(row["case"], row["shape"], str(row["cycles"]), *figures)
+    return table

@@ -18,10 +18,10 @@ from logdiff.target.alignment import SIDES, VARIABLE, overlay_document
 from logdiff.target.overlay import package_folder
 
 OVERLAY = "align.json"
-NUMERIC = ("align.py", "contract", "cpu", "ops", "engines")
+NUMERIC = ("align.py", "contract", "cpu", "ops", "ascendc", "plan", "build", "engines")
 """Files and folders of `logdiff_kernels` that decide an aligned run's numbers."""
 
-_SUFFIXES = (".py", ".cpp", ".h")
+_SUFFIXES = (".py", ".cpp", ".h", ".asc")
 
 
 def write_overlay(case: Case, run: RunFile) -> None:

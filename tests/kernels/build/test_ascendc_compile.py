@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from fake_cann import FakeCann
 from logdiff_kernels.build import compile
-from logdiff_kernels.plan.plans import ARCHES
 from logdiff_kernels.build.cann import find_cann
 from logdiff_kernels.errors import InputError, UnsupportedError
+from logdiff_kernels.plan.plans import ARCHES
 
 
 def test_command_is_one_call_per_source_with_the_contracts_flags(fake: FakeCann) -> None:

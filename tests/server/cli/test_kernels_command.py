@@ -6,9 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from logdiff import actions
 from logdiff.cli.app import run
-from logdiff.errors import InputError
 
 
 def said(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
@@ -16,16 +14,58 @@ def said(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
     return code, json.loads(capfd.readouterr().out)
 
 
-@pytest.mark.parametrize("provider", ["twin", "ascendc"])
-def test_providers_of_later_versions_are_refused_by_name(provider: str, capfd: pytest.CaptureFixture[str]) -> None:
-    code, found = said(capfd, "list", "--provider", provider)
-    assert code == 2
-    assert f"provider {provider} is not part of this version" in found["error"]["message"]
+@pytest.fixture
+def no_cann(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runners that find no CANN, whatever this machine has."""
+    for variable in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"):
+        monkeypatch.setenv(variable, "/no/such/cann")
 
 
-def test_an_npu_architecture_is_not_for_the_cpu() -> None:
-    with pytest.raises(InputError, match="for NPU providers"):
-        actions.kernels(what="list", arch="dav-2201")
+def test_build_without_cann_is_exit_code_2_with_what_the_twin_can_do(
+    no_cann: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, found = said(capfd, "build", "--provider", "ascendc")
+    assert (code, found["format"]) == (2, "logdiff-error/1")
+    assert "ASCEND_HOME_PATH names no folder" in found["error"]["message"]
+    assert found["error"]["value"] == "/no/such/cann"
+    assert "--provider twin" in found["error"]["hint"]
+
+
+def test_list_shows_every_provider_and_what_is_missing(no_cann: None, capfd: pytest.CaptureFixture[str]) -> None:
+    code, listed = said(capfd, "list")
+    assert (code, listed["format"]) == (0, "logdiff-kernels/1")
+    providers = {row["provider"]: row for row in listed["providers"]}
+    assert list(providers) == ["cpu", "twin", "ascendc"]
+    assert providers["cpu"]["available"]
+    assert providers["twin"]["available"]
+    npu = providers["ascendc"]
+    assert not npu["available"]
+    assert any("ASCEND_HOME_PATH names no folder" in gap for gap in npu["missing"])
+    assert "--provider twin" in npu["instead"]
+    assert any("not run on hardware" in limit for limit in npu["limits"])
+    assert npu["binary_hash"] is None
+    assert {row["contract"] for row in providers.values()} == {"aligned/1"}
+
+
+def test_figures_of_the_cost_model_are_shown_as_such(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    row = {"case": "paged-decode", "shape": "B 1", "cores": 24, "cycles": 181317, "over_bound": 1.25, "balance": 0.5}
+    answer = {
+        "format": "logdiff-bench/1",
+        "results": [],
+        "skipped": [{"case": "paged-decode", "reason": "no time"}],
+        "model": [{**row, "busy": {"aic.M": 0.25, "aic.MTE2": 0.875}}],
+        "note": "cycles, not time",
+    }
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("logdiff.live.kernels", lambda what, *a, **fields: asked.update(fields) or answer)
+    assert run(["kernels", "bench", "--provider", "twin", "--arch", "dav-3510"]) == 0
+    assert (asked["provider"], asked["arch"]) == ("twin", "dav-3510")
+    shown = capfd.readouterr().out
+    for words in ("181317", "1.250", "50.0%", "aic.MTE2 88%", "paged-decode skipped: no time", "cycles, not time"):
+        assert words in shown
+    assert "ratio" not in shown
 
 
 def test_a_failed_law_is_exit_code_1_and_is_printed(
@@ -49,8 +89,8 @@ def test_the_kernels_of_this_interpreter_are_listed_built_and_hold_their_laws(
 ) -> None:
     code, built = said(capfd, "build")
     assert (code, len(built["sha256"])) == (0, 64)
-    code, listed = said(capfd, "list")
-    (provider,) = listed["providers"]
+    code, listed = said(capfd, "list", "--provider", "cpu")
+    provider = listed["providers"][0]
     assert (provider["name"], provider["contract"]) == ("aligned-cpu", "aligned/1")
     assert (provider["binary_hash"], provider["isa"]) == (built["sha256"], built["isa"])
     code, tested = said(capfd, "selftest")

@@ -38,17 +38,23 @@ def aligned_gate(facts: RunFacts) -> Gate | None:
 def aligned_differences(rollout: dict[str, Any], train: dict[str, Any]) -> list[str]:
     """Why two `aligned` blocks of fingerprints do not promise the same bits, one sentence each; empty when they do.
 
-    On CPUs every instruction set has the same bits, so the binary counts only where the instruction set is the same.
+    Contract and provider have to be reported. On CPUs every instruction set has the same bits, so the binary counts
+    only where the instruction set is the same. On NPUs binary, architecture, chip and kind of exp have to be reported.
     """
-    keys = ["contract", "provider", "source", "rope"]
-    same_isa = _fact(rollout, "isa") == _fact(train, "isa")
-    if same_isa or not str(rollout.get("provider")).endswith("-cpu"):
-        keys.append("binary_hash")
+    needed, others = ["contract", "provider"], ["source", "rope"]
+    if not str(rollout.get("provider")).endswith("-cpu"):
+        needed += ["binary_hash", "arch", "chip", "exact_exp"]
+    elif _fact(rollout, "isa") == _fact(train, "isa"):
+        others.append("binary_hash")
     faults = []
-    for key in keys:
+    for key in [*needed, *others]:
         left, right = _fact(rollout, key), _fact(train, key)
-        if left and right and left != right:  # empty or absent: that operator is not aligned there
-            faults.append(f"{key.replace('_', ' ')} {left} on rollout, {right} on train")
+        name = key.replace("_", " ")
+        absent = [side for side, value in (("rollout", left), ("train", right)) if value in (None, "")]
+        if key in needed and absent:
+            faults.append(f"{name} is not reported by {' and '.join(absent)}")
+        elif left != right and (key in needed or (left and right)):  # a table without entries is of no use there
+            faults.append(f"{name} {left} on rollout, {right} on train")
     return faults
 
 
@@ -64,6 +70,6 @@ def _fact(block: dict[str, Any], key: str) -> Any:
 
 
 def _words(block: dict[str, Any]) -> str:
-    isa = _fact(block, "isa")
+    isa = _fact(block, "isa") or _fact(block, "chip")
     count = len(block.get("ops") or [])
     return f"{count} operators to {block.get('contract')} by {block.get('provider')}{f' ({isa})' if isa else ''}"

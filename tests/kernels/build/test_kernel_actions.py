@@ -1,0 +1,153 @@
+"""The tasks behind `logdiff kernels`, without a runner: a machine without CANN, and one with a stand-in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_cann import FakeCann
+from logdiff_kernels import laws
+from logdiff_kernels.actions import EngineFree
+from logdiff_kernels.build import npu, selftest, twin
+from logdiff_kernels.errors import InputError, RunnerError, UnsupportedError
+from logdiff_kernels.ops import devices, registry
+
+
+def do(what: str, **fields: Any) -> dict[str, Any]:
+    return EngineFree().run({"task": f"kernels_{what}", **fields}, lambda *_: None).data
+
+
+@pytest.mark.parametrize("what", ["build", "selftest", "bench"])
+def test_without_cann_and_torch_npu_the_way_out_is_the_twin(what: str, nowhere: Path) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        do(what, provider="ascendc")
+    assert "--provider twin" in caught.value.hint
+
+
+def test_build_with_cann_makes_every_kernel_and_the_list_then_knows_their_hash(fake: FakeCann) -> None:
+    with pytest.raises(InputError, match="which architecture"):
+        do("build", provider="ascendc")
+    seen: list[Any] = []
+    task = {"task": "kernels_build", "provider": "ascendc", "arch": "dav-2201"}
+    made = EngineFree().run(task, lambda *step: seen.append(step)).data
+    assert (made["provider"], made["arch"], made["cann"]) == ("aligned-ascendc", "dav-2201", "8.5.0")
+    assert [kernel["kernel"] for kernel in made["kernels"]] == ["alpha", "beta"]
+    assert seen[-1][:2] == (2, 2)
+    (listed,) = do("list", provider="ascendc", arch="dav-2201")["providers"]
+    assert listed["binary_hash"] == made["sha256"]
+    assert listed["missing"] == [listed["missing"][0]]  # torch_npu alone
+    assert "torch_npu" in listed["missing"][0]
+    fake.forget()
+    (other,) = do("list", provider="ascendc", arch="dav-3510")["providers"]
+    assert other["binary_hash"] is None
+    assert fake.calls() == []  # a list compiles nothing
+
+
+def test_failing_build_is_an_error_with_the_compilers_words(fake: FakeCann) -> None:
+    fake.order("beta", "fail no member named 'Mmadd'")
+    with pytest.raises(UnsupportedError, match="beta") as caught:
+        do("build", provider="ascendc", arch="dav-2201")
+    assert "no member named 'Mmadd'" in caught.value.hint
+
+
+def test_twin_is_listed_for_either_architecture_without_compiling() -> None:
+    found = {arch: do("list", provider="twin", arch=arch)["providers"][0] for arch in ("dav-2201", "dav-3510")}
+    for arch, row in found.items():
+        assert (row["name"], row["arch"], row["available"]) == ("aligned-twin", arch, True)
+        assert len(row["binary_hash"]) == 64
+    assert found["dav-2201"]["binary_hash"] != found["dav-3510"]["binary_hash"]
+
+
+def test_selftest_of_the_twin_tries_its_checks_and_names_the_binary(monkeypatch: pytest.MonkeyPatch) -> None:
+    def checks(launcher: twin.TwinLauncher) -> Any:
+        assert (launcher.arch, launcher.exact_exp) == (3510, True)
+        return iter([laws.Check("a", "holds", lambda: ""), laws.Check("b", "does not", lambda: "3 of 9 differ")])
+
+    monkeypatch.setattr(selftest, "checks", checks)
+    seen: list[Any] = []
+    task = {"task": "kernels_selftest", "provider": "twin", "arch": "dav-3510"}
+    found = EngineFree().run(task, lambda *step: seen.append(step)).data
+    assert (found["format"], found["provider"], found["arch"]) == ("logdiff-selftest/1", "aligned-twin", "dav-3510")
+    assert found["failed"] == 1
+    assert found["laws"][1] == {"kernel": "b", "law": "does not", "ok": False, "detail": "3 of 9 differ"}
+    assert seen == [(1, 2, "law", "a"), (2, 2, "law", "b")]
+    assert found["binary"] == twin.source_hash(3510, True)
+
+
+def test_bench_of_the_twin_gives_the_models_figures_and_no_times() -> None:
+    found = do("bench", provider="twin", quick=True)
+    assert (found["format"], found["results"], found["arch"]) == ("logdiff-bench/1", [], "dav-2201")
+    assert "not time" in found["note"]
+    assert {row["case"] for row in found["skipped"]} == {row["case"] for row in found["model"]} != set()
+    for row in found["model"]:
+        assert row["cycles"] > 0
+        assert 0 < row["balance"] <= 1
+        assert row["over_bound"] >= 1
+        assert all(0 <= share <= 1 for share in row["busy"].values())
+
+
+@pytest.mark.parametrize(
+    ("what", "fields", "words"),
+    [
+        ("list", {"provider": "gpu"}, "no such provider"),
+        ("list", {"provider": "cpu", "arch": "dav-2201"}, "for NPU providers"),
+        ("build", {"arch": "dav-2201"}, "for NPU providers"),
+        ("build", {"provider": "twin", "arch": "dav-1"}, "unknown architecture|no kernels for architecture"),
+    ],
+)
+def test_providers_and_architectures_that_do_not_fit_are_refused(what: str, fields: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        do(what, **fields)
+
+
+def test_fingerprint_names_what_operators_have_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_used", [])
+    assert [record["name"] for record in registry.fingerprint()["providers"]] == ["aligned-cpu"]
+    with devices.rehearse(twin.TwinLauncher("dav-3510", cores=20)):
+        pass
+    cpu, twins = registry.fingerprint()["providers"]
+    assert (cpu["name"], cpu["arch"], cpu["chip"]) == ("aligned-cpu", "", "")
+    assert (twins["name"], twins["arch"], twins["chip"]) == ("aligned-twin", "dav-3510", "twin")
+    assert (twins["exact_exp"], twins["binary_hash"]) == (True, twin.source_hash(3510, True))
+    assert twins["contract"] == cpu["contract"]
+
+
+def test_provider_that_cannot_run_here_is_refused_with_what_is_missing(nowhere: Path) -> None:
+    with pytest.raises(UnsupportedError, match="torch_npu"):
+        registry.provider("aligned-ascendc")
+    assert registry.provider("aligned-twin").name == "aligned-twin"
+
+
+def test_exact_exp_is_chosen_by_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(devices.EXACT_EXP, raising=False)
+    assert not devices.exact_exp()
+    monkeypatch.setenv(devices.EXACT_EXP, "1")
+    assert devices.exact_exp()
+    monkeypatch.setenv(devices.EXACT_EXP, "yes")
+    with pytest.raises(InputError, match="LOGDIFF_EXACT_EXP"):
+        devices.exact_exp()
+
+
+def test_launch_in_the_twin_gives_the_bits_of_the_cpu_library() -> None:
+    """One kernel from the operator to the twin and back: the way an NPU's tensors take."""
+    from logdiff_kernels import ops
+
+    x = torch.randn(9, 130, generator=torch.Generator().manual_seed(1)).bfloat16()
+    weight = torch.linspace(-2, 2, 130)
+    expected = ops.rms_norm(x, weight, 1e-6)
+    launcher = twin.TwinLauncher("dav-2201", cores=2, trace=True)
+    with devices.rehearse(launcher):
+        found = ops.rms_norm(x, weight, 1e-6)
+        with pytest.raises(RunnerError, match="already going on"), devices.rehearse(launcher):
+            pass
+    assert torch.equal(found.view(torch.int16), expected.view(torch.int16))
+    ((kernel, result),) = launcher.results
+    assert kernel == "rms_norm"
+    assert result.races_checked
+    assert result.trace is not None
+
+
+def test_missing_parts_of_an_npu_are_sentences(nowhere: Path) -> None:
+    assert [sentence.split(" ")[0] for sentence in npu.missing()] == ["torch_npu", "CANN"]
