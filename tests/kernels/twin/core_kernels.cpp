@@ -487,3 +487,60 @@ KERNEL(places)(GM_ADDR, GM_ADDR y, Plan) {
   }
 }
 LAUNCHER_2(places, MIX_AIC_1_2)
+
+// Runs a program that the test wrote: for each core `count` rows (what, a, b, c) of int32.
+// 0: an instruction on pipe a that reads cell b and writes cell c; 1: SetFlag of event a, id b; 2: WaitFlag; 3: barrier
+// of pipe a; 4: CrossCoreSetFlag<2> on pipe a, flag b; 5: CrossCoreWaitFlag of flag b; 6: nothing. Cells below 8 are on
+// chip, the others in GM.
+void RunRow(const int32_t* row, const GlobalTensor<float>& shared) {
+  const bool cube = ASCEND_IS_AIC;
+  const LocalTensor<float> own(cube ? TPosition::A1 : TPosition::VECCALC, 0, 64);
+  switch (row[0]) {
+    case 0: {
+      twin::Op op("Step", static_cast<twin::Pipe>(row[1]), 8);
+      const auto at = [&](int cell) { return cell < 8 ? own[8 * cell].operand() : shared[8 * (cell - 8)].operand(); };
+      if (row[2] >= 0) (void)op.read(at(row[2]), 0, 32);
+      if (row[3] >= 0) (void)op.write(at(row[3]), 0, 32);
+      break;
+    }
+    case 1: twin::set_flag(static_cast<HardEvent>(row[1]), row[2]); break;
+    case 2: twin::wait_flag(static_cast<HardEvent>(row[1]), row[2]); break;
+    case 3: twin::pipe_barrier(static_cast<pipe_t>(row[1])); break;
+    case 4: twin::cross_core_set(2, static_cast<pipe_t>(row[1]), static_cast<uint16_t>(row[2])); break;
+    case 5: twin::cross_core_wait(2, PIPE_S, static_cast<uint16_t>(row[2])); break;
+    default: break;
+  }
+}
+
+KERNEL(program)(GM_ADDR rows, GM_ADDR memory, Plan plan) {
+  InitSocState();
+  const GlobalTensor<float> shared = Global(memory, 64);
+  {  // every cell of the core's own memory is written once, in order with all that follows
+    const LocalTensor<float> own(ASCEND_IS_AIC ? TPosition::A1 : TPosition::VECCALC, 0, 64);
+    twin::Op op("Begin", twin::Pipe::MTE2, 64);
+    (void)op.write(own.operand(), 0, 256);
+  }
+  PipeBarrier<PIPE_ALL>();
+  const int core = ASCEND_IS_AIC ? 0 : 1 + static_cast<int>(GetSubBlockIdx());
+  const auto* row = reinterpret_cast<const int32_t*>(rows) + 4 * static_cast<uint64_t>(plan.count) * core;
+  for (uint32_t i = 0; i < plan.count; ++i) RunRow(row + 4 * i, shared);
+}
+LAUNCHER_2(program, MIX_AIC_1_2)
+
+// Byte ranges, `count` rows (what, begin, end, 0) of int32: 0 reads, 1 writes, 2 writes what nobody may rely on. In GM
+// for variant 0, in UB else.
+KERNEL(ranges)(GM_ADDR rows, GM_ADDR memory, Plan plan) {
+  InitSocState();
+  const LocalTensor<float> own(TPosition::VECCALC, 0, 64);
+  const twin::Operand place = plan.variant ? own.operand() : Global(memory, 64).operand();
+  const auto* row = reinterpret_cast<const int32_t*>(rows);
+  for (uint32_t i = 0; i < plan.count; ++i, row += 4) {
+    const auto begin = static_cast<uint64_t>(row[1]), bytes = static_cast<uint64_t>(row[2] - row[1]);
+    PipeBarrier<PIPE_ALL>();
+    twin::Op op("Range", twin::Pipe::MTE2, i);
+    if (row[0] == 0) (void)op.read(place, begin, bytes);
+    if (row[0] == 1) (void)op.write(place, begin, bytes);
+    if (row[0] == 2) op.write_unspecified(place, begin, bytes);
+  }
+}
+LAUNCHER_2(ranges, AIV_ONLY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from logdiff_kernels.twin.library import Argument, Options
@@ -97,3 +98,33 @@ def test_subnormals_are_kept_whatever_the_process_has_set(core: Kernels) -> None
         torch.set_flush_denormal(False)
     assert torch.equal(y, 4 * tiny)
     assert y[0] > 0
+
+
+@pytest.mark.parametrize("on_chip", [False, True])
+def test_initialisation_is_kept_byte_by_byte(core: Kernels, on_chip: bool) -> None:
+    """Random ranges against an array of flags: the read that fails, and the byte that it names."""
+    rng = np.random.default_rng(5)
+    failures = 0
+    for _ in range(200):
+        rows = np.zeros((12, 4), np.int32)
+        rows[:, 0] = rng.choice([0, 1, 2], size=12, p=[0.4, 0.5, 0.1])
+        rows[:, 1:3] = np.sort(rng.integers(0, 257, size=(12, 2)), axis=1)
+        written = np.zeros(256, bool)
+        expected = None
+        for what, begin, end, _unused in rows:
+            if what == 0:
+                missing = np.flatnonzero(~written[begin:end])
+                if len(missing):
+                    expected = begin + missing[0]
+                    break
+            else:
+                written[begin:end] = what == 1
+        arguments = [torch.from_numpy(rows), Argument(torch.zeros(64), "memory", initialised=False)]
+        if expected is None:
+            core.run("ranges", int(on_chip), arguments, count=12)
+        else:
+            error = core.failure("ranges", int(on_chip), arguments, count=12)
+            assert error.check == "poison"
+            assert f"read of byte {expected} of" in error.reason
+            failures += 1
+    assert 40 < failures < 190
