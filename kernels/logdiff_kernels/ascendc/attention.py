@@ -16,9 +16,10 @@ from torch import Tensor
 from logdiff_kernels.ascendc.kernel import Kernel
 from logdiff_kernels.build.launcher import Launcher
 from logdiff_kernels.cpu import attention as cpu
+from logdiff_kernels.cpu.library import DTYPE_CODES
 from logdiff_kernels.errors import InputError, UnsupportedError
 from logdiff_kernels.plan import plans, schedule
-from logdiff_kernels.plan.structs import LdAttentionPlan
+from logdiff_kernels.plan.structs import LdAttentionPlan, LdStoreKvPlan
 
 _DTYPES = ("bfloat16", "float16")
 _TABLES = ("q_start", "k_start", "k_len")
@@ -41,6 +42,14 @@ KERNELS = (
         ("out", "lse"),
         dtypes=_DTYPES,
     ),
+    Kernel(
+        "store_kv",
+        "new keys and values into a paged cache",
+        LdStoreKvPlan,
+        ("k", "v", "slots"),
+        ("k_cache", "v_cache"),
+        updated=("k_cache", "v_cache"),
+    ),
 )
 
 TILE_ROWS = 128
@@ -48,9 +57,9 @@ TILE_ROWS = 128
 
 _MOST_INDEX = 2**31 - 1
 _PLAN_FIELDS = (
-    "q_row q_head k_row k_head v_row v_head out_row out_head k_block v_block dtype heads kv_heads dim dim_v block_size "
-    "causal scale softcap"
-).split()
+    *("q_row", "q_head", "k_row", "k_head", "v_row", "v_head", "out_row", "out_head", "k_block", "v_block"),
+    *("dtype", "heads", "kv_heads", "dim", "dim_v", "block_size", "causal", "scale", "softcap"),
+)
 """What the plan has from the CPU driver's checked record."""
 
 
@@ -139,6 +148,30 @@ def paged_attention(
     if out is None:
         result[int(starts[-1]) :] = 0
     return result
+
+
+def store_kv(launcher: Launcher, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
+    """As `cpu.attention.store_kv`. Slots that aren't negative differ from each other."""
+    k, v = cpu.dense_rows(k), cpu.dense_rows(v)
+    record = cpu.checked_store(k, v, k_cache, v_cache, slots)
+    if record.capacity > _MOST_INDEX:
+        raise UnsupportedError("store_kv: a cache of more slots than 32 bits count", value=record.capacity)
+    if bool((slots >= record.capacity).any()):
+        raise InputError(f"attention: {cpu.REFUSED[-15]}", value=record.capacity)
+    if record.tokens == 0 or record.heads == 0:
+        return
+    plan = LdStoreKvPlan(
+        dtype=DTYPE_CODES[k.dtype],
+        tokens=record.tokens,
+        heads=record.heads,
+        block_size=record.block_size,
+        blocks=min(record.tokens, launcher.cores * launcher.vectors_per_core),
+    )
+    for i, side in enumerate(record.side):
+        plan.dim[i], plan.token[i], plan.head[i] = side.dim, side.row, side.head
+        plan.cache_block[i], plan.cache_row[i], plan.cache_head[i] = side.cache_block, side.cache_row, side.cache_head
+    indices = slots.to(device=launcher.device, dtype=torch.int32).contiguous()
+    launcher.launch("store_kv", [k, v, indices, k_cache, v_cache], plan, plan.blocks)
 
 
 def _fields(
@@ -239,4 +272,3 @@ def _run(
     parts = plan.combines * -(-TILE_ROWS // plan.vector_rows)
     blocks = min(parts, launcher.cores * launcher.vectors_per_core)
     launcher.launch("attention_combine", [*tables, combines, workspace, out, lse], plan, blocks)
-

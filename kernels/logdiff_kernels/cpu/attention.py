@@ -354,12 +354,9 @@ def _store_layout(
     shapes: tuple[torch.Size, ...],
     strides: tuple[tuple[int, ...], ...],
     dtypes: tuple[torch.dtype, ...],
-    on_cpu: bool,
     tokens: int,
 ) -> bytes:
     """The record of `store_kv` without its pointers; everything but the slots' values is checked here."""
-    if not on_cpu:
-        raise UnsupportedError("store_kv: a tensor is not on the CPU", hint="aligned-cpu takes CPU tensors")
     if dtypes[0] not in DTYPE_CODES or any(other != dtypes[0] for other in dtypes):
         raise UnsupportedError(
             "store_kv: rows and caches need one dtype that the contract covers",
@@ -384,21 +381,34 @@ def _store_layout(
     return bytes(record)
 
 
-def store_kv(
+def checked_store(
     k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slots: torch.Tensor
-) -> None:
-    """Row t of k and v into slot `slots[t]` (block slot // block size) of the caches; negative slots are skipped."""
+) -> _StoreArguments:
+    """The record of `store_kv` without its pointers, for tensors of any device; the slots' values aren't looked at.
+
+    Raises:
+        InputError: shapes that don't fit.
+        UnsupportedError: a dtype or layout that the contract doesn't cover.
+    """
     if slots.dim() != 1 or slots.dtype not in (torch.int32, torch.int64):
         raise InputError("store_kv: slots is a vector of int32 or int64", value=(tuple(slots.shape), str(slots.dtype)))
-    k, v, slots = dense_rows(k), dense_rows(v), slots.contiguous()
     template = _store_layout(
         (k.shape, v.shape, k_cache.shape, v_cache.shape),
         (k.stride(), v.stride(), k_cache.stride(), v_cache.stride()),
         (k.dtype, v.dtype, k_cache.dtype, v_cache.dtype),
-        k.is_cpu and v.is_cpu and k_cache.is_cpu and v_cache.is_cpu and slots.is_cpu,
         slots.shape[0],
     )
-    record = _StoreArguments.from_buffer_copy(template)
+    return _StoreArguments.from_buffer_copy(template)
+
+
+def store_kv(
+    k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slots: torch.Tensor
+) -> None:
+    """Row t of k and v into slot `slots[t]` (block slot // block size) of the caches; negative slots are skipped."""
+    if not all(x.is_cpu for x in (k, v, k_cache, v_cache, slots)):
+        raise UnsupportedError("store_kv: a tensor is not on the CPU", hint="aligned-cpu takes CPU tensors")
+    k, v, slots = dense_rows(k), dense_rows(v), slots.contiguous()
+    record = checked_store(k, v, k_cache, v_cache, slots)
     keys, values = record.side
     keys.source, keys.cache = k.data_ptr(), k_cache.data_ptr()
     values.source, values.cache = v.data_ptr(), v_cache.data_ptr()

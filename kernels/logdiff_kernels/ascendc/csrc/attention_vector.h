@@ -225,21 +225,28 @@ private:
         // Ranges rise with the row: the first one ends first, the last one begins last.
         const plan::KeyRange first = tile.visible(plan_, row), last = tile.visible(plan_, end - 1);
         if (first.begin < first.end && first.end >= key + columns && last.begin <= key) return;
-        const bool alike = !plan_.causal && plan_.window == 0;
+        const auto lane = [&](uint32_t at) { return at > key ? uint32_t(plan::least(at - key, columns)) : 0; };
+        // What no row of the slice sees, for all rows at once; a row that sees nothing at all has the range {0, 0}.
+        const uint32_t low = first.begin < first.end ? lane(first.begin) : 0;
+        const uint32_t high = last.begin < last.end ? lane(last.end) : 0;
         v_barrier();
+        fill_lanes(scores, end - row, columns, 0, low, -kInfinity);
+        if (low > 0) v_barrier();  // both ends may lie in one data block
+        fill_lanes(scores, end - row, columns, high, columns, -kInfinity);
+        if (!plan_.causal && plan_.window == 0) return;
+        v_barrier();  // rows go on within the same data blocks
         for (uint32_t r = row; r < end;) {
             const uint32_t group = plan_.group - (tile.first_row + r) % plan_.group;
-            const uint32_t now = alike ? end - r : uint32_t(plan::least(group, end - r));
+            const uint32_t now = uint32_t(plan::least(group, end - r));
             const plan::KeyRange seen = tile.visible(plan_, r);
-            const uint32_t from = seen.begin > key ? uint32_t(plan::least(seen.begin - key, columns)) : 0;
-            const uint32_t to = seen.end > key ? uint32_t(plan::least(seen.end - key, columns)) : 0;
+            const uint32_t from = lane(seen.begin), to = lane(seen.end);
             const LocalTensor<float> x = scores[(r - row) * columns];
             if (from >= to) {
-                fill_lanes(x, now, columns, 0, columns, -kInfinity);
+                fill_lanes(x, now, columns, low, high, -kInfinity);
             } else {
-                fill_lanes(x, now, columns, 0, from, -kInfinity);
-                if (from > 0) v_barrier();  // both ends may lie in one data block
-                fill_lanes(x, now, columns, to, columns, -kInfinity);
+                fill_lanes(x, now, columns, low, from, -kInfinity);
+                if (from > low) v_barrier();
+                fill_lanes(x, now, columns, to, high, -kInfinity);
             }
             r += now;
         }

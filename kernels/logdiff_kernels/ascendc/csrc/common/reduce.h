@@ -11,16 +11,16 @@ namespace ld {
 // Per tile: one Add per chunk over all rows, or one long Add per row; 3 Adds and 3 PairReduceSum for all rows together.
 class RowSums {
 public:
-    static constexpr uint32_t kFloats = kMostRows * (8 + 4 + 2);  // beside 64 lanes per row
-
     LD_FN void init(TPipe& pipe, uint32_t most_rows) {
-        pipe.InitBuffer(buffer_, uint32_t((kFloats + most_rows * kLanes) * sizeof(float)));
+        repeats_ = (most_rows + 7) / 8;
+        const uint32_t fours = (repeats_ + 1) / 2, twos = (fours + 1) / 2, all = (repeats_ + fours + twos) * kLanes;
+        pipe.InitBuffer(buffer_, uint32_t((all + most_rows * kLanes) * sizeof(float)));
         eights_ = buffer_.Get<float>();
-        fours_ = eights_[kMostRows * 8];
-        twos_ = fours_[kMostRows * 4];
-        lanes_ = twos_[kMostRows * 2];
+        fours_ = eights_[repeats_ * kLanes];
+        twos_ = fours_[fours * kLanes];
+        lanes_ = twos_[twos * kLanes];
         // whole repeats are summed, also where a tile has fewer rows
-        Duplicate(eights_, 0.0f, int32_t(kFloats));
+        Duplicate(eights_, 0.0f, int32_t(all));
     }
 
     // Starts the sums of a tile's rows. Columns behind the rows' length are +0.
@@ -45,21 +45,31 @@ public:
         add_chunks(lanes_, x, tile.chunks());
     }
 
-    // out: kMostRows lanes, of which those up to the number of rows are meant.
+    // out: one lane for each row; whole halves of 64 lanes are written.
     LD_FN void finish(const LocalTensor<float>& out, uint32_t rows) {
+        halve(0, rows);
+        pairs(out);
+    }
+
+    // finish() in two: 64 lanes to 8 for the rows of a tile, which become rows [first, first + rows) of out; then the
+    // neighbours of up to kMostRows rows of several tiles together.
+    LD_FN void halve(uint32_t first, uint32_t rows) {
         const BinaryRepeatParams in_place(1, 1, 1, 8, 8, 8), compact(1, 1, 1, 1, 8, 8);
         v_barrier();
         Add(lanes_, lanes_, lanes_[32], uint64_t(32), uint8_t(rows), in_place);
         v_barrier();
         Add(lanes_, lanes_, lanes_[16], uint64_t(16), uint8_t(rows), in_place);
         v_barrier();
-        Add(eights_, lanes_, lanes_[8], uint64_t(8), uint8_t(rows), compact);
+        Add(eights_[first * 8], lanes_, lanes_[8], uint64_t(8), uint8_t(rows), compact);
+    }
+
+    LD_FN void pairs(const LocalTensor<float>& out) {
         v_barrier();
-        PairReduceSum(fours_, eights_, int32_t(kMostRows / 8), int32_t(kLanes), 1, 1, 8);
+        PairReduceSum(fours_, eights_, uint8_t(repeats_), int32_t(kLanes), 1, 1, 8);
         v_barrier();
-        PairReduceSum(twos_, fours_, int32_t(kMostRows / 16), int32_t(kLanes), 1, 1, 8);
+        PairReduceSum(twos_, fours_, uint8_t((repeats_ + 1) / 2), int32_t(kLanes), 1, 1, 8);
         v_barrier();
-        PairReduceSum(out, twos_, int32_t(kMostRows / 32), int32_t(kLanes), 1, 1, 8);
+        PairReduceSum(out, twos_, uint8_t((repeats_ + 3) / 4), int32_t(kLanes), 1, 1, 8);
     }
 
 private:
@@ -73,6 +83,7 @@ private:
         }
     }
 
+    uint32_t repeats_ = 0;
     TBuf<TPosition::VECCALC> buffer_;
     LocalTensor<float> eights_, fours_, twos_, lanes_;
 };

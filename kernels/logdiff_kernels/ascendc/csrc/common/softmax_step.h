@@ -99,7 +99,7 @@ LD_FN void soft_cap(const LocalTensor<float>& x, float cap, const LocalTensor<fl
 // Two chunks and two steps may be under way: m and l are kept by the chunk's number, c by the step's.
 class SoftmaxSteps {
 public:
-    static constexpr uint32_t kVectors = 2 + 2 + 2 + 2 + 2;           // m, l, c; u and the new m; the step's sums
+    static constexpr uint32_t kVectors = 2 + 2 + 2 + 3;  // m, l, c; the new m, u, the step's sums
     static constexpr uint32_t kFloats = kVectors * kSoftmaxRows + 8 * kSoftmaxRows;
 
     // work: at least kExpWork floats and 64 per row of a slice.
@@ -145,7 +145,7 @@ public:
         narrow(weights, scores, rows * width);
         const RowTile tile{first, rows, 0, width, width};
         sums_.first(scores, tile);
-        sums_.finish(step_sums()[first], rows);  // writes 64 lanes: those behind `rows` are of later slices
+        sums_.halve(first, rows);
     }
 
     // One block of the step's c per row.
@@ -159,7 +159,7 @@ public:
     LD_FN void close(uint32_t chunk, uint32_t step) {
         const LocalTensor<float> factor = c(step), old = m(chunk), sum = l(chunk);
         const int32_t n = int32_t(kSoftmaxRows);
-        v_barrier();
+        sums_.pairs(step_sums());
         Sub(factor, old, shift(), n);
         v_barrier();
         exp1<false>(factor, factor, work_, kSoftmaxRows);
@@ -174,7 +174,7 @@ private:
     LD_FN LocalTensor<float> vector(uint32_t i) const { return state_[i * kSoftmaxRows]; }
     LD_FN LocalTensor<float> new_m() const { return vector(6); }
     LD_FN LocalTensor<float> shift() const { return vector(7); }
-    LD_FN LocalTensor<float> step_sums() const { return vector(8); }  // two vectors long
+    LD_FN LocalTensor<float> step_sums() const { return vector(8); }
 
     TBuf<TPosition::VECCALC> buffer_;
     RowSums sums_;
