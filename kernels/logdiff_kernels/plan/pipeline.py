@@ -24,6 +24,9 @@ SUB_TILE = 128
 TILE_ROWS = 128
 """Packed rows of a row tile."""
 
+EXACT_EXP = 4.3
+"""Softmax with exp1 over softmax with Exp: from traces of the kernel, 1024 tokens at head size 128."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -39,7 +42,7 @@ class Shape:
         slices: parts in which vector cores do a step, double-buffered.
         kv_buffers: K or V sub-tiles in L1.
         ahead: steps that QK runs ahead.
-        exact_exp: exp1 from single instructions, taken as three times the softmax.
+        exact_exp: exp1 from single instructions: softmax takes `EXACT_EXP` times as long.
     """
 
     dim: int
@@ -167,7 +170,7 @@ class _Block:
             if step.masked:
                 masked = rows / shape.slices * step.masked * SUB_TILE
                 t.issue(self.vector, "mask", elements=masked, after=[load, *wait])
-            work = elements * (3 if shape.exact_exp else 1)
+            work = elements * (EXACT_EXP if shape.exact_exp else 1)
             done = t.issue(self.vector, "softmax", elements=work, after=[load, *wait])
             reads.append(done if shape.direct else load)
             last = t.chip.handover if i == shape.slices - 1 else 0.0

@@ -320,6 +320,18 @@ def test_the_trace_of_the_linear_kernel_has_every_multiply_add() -> None:
     assert len(report.ends) == 4
 
 
+@pytest.mark.slow(seconds=90)
+@pytest.mark.parametrize("exact_exp", [False, True])
+def test_the_formula_is_near_the_trace_of_the_attention_kernel(exact_exp: bool) -> None:
+    from benchmarks import traces
+
+    traced, formula = traces.compare(traces.Case(1, 1024, 2, 2, 128, 2, exact_exp))
+    assert formula.makespan == pytest.approx(traced.makespan, rel=0.15)
+    for queue in ("aic.M", "aic.MTE2", "aic.FIX"):
+        assert formula.busy[queue] * formula.makespan == pytest.approx(traced.busy[queue] * traced.makespan, rel=0.15)
+    assert traced.makespan >= traced.bound
+
+
 def _run(blocks: list[list[Work]], chip: Machine) -> float:
     return pipeline.attention(blocks, Shape(128, 128), chip)[0].makespan
 

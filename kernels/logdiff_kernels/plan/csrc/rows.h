@@ -43,8 +43,8 @@ LD_PLAN_FN constexpr RowBuffers row_buffers(uint32_t kernel) {
         case kRope: return {1, 1, 10, 64};              // x -> y; cos, sin, factors and tables among the floats
         case kGlu: return {2, 1, 5, 64};                // gate, up -> y
         case kGluBackward: return {3, 2, 6, 64};        // dy, gate, up -> dgate, dup
-        case kLogprob: return {1, 0, 5, 1024};          // logits -> statistics
-        case kLogprobBackward: return {1, 1, 5, 512};   // logits -> dlogits
+        case kLogprob: return {1, 0, 0, 0};             // logits -> statistics, in slices of fixed size
+        case kLogprobBackward: return {2, 1, 3, 256};   // logits, dout -> dlogits; also log_softmax
         case kRouter: return {1, 0, 6, 1024};           // logits -> weights and ids
         case kRouterBackward: return {1, 1, 5, 1024};
         case kGather: return {1, 0, 0, 64};             // one queue carries the row in and out
@@ -60,13 +60,16 @@ LD_PLAN_FN constexpr RowBuffers row_buffers(uint32_t kernel) {
 // Masks, constants and statistics of any row kernel, and the work memory of exp1 where it is needed.
 LD_PLAN_FN constexpr uint32_t row_fixed_bytes(uint32_t kernel) {
     switch (kernel) {
-        case kGlu: case kGluBackward: case kLogprob: case kLogprobBackward: case kRouter: case kRouterBackward:
-        case kScaleCap: return 24 * kKiB;
+        case kGlu: case kGluBackward: case kLogprobBackward: case kRouter: case kRouterBackward: case kScaleCap:
+            return 24 * kKiB;
+        case kLogprob: return 30 * kKiB;
         default: return 8 * kKiB;
     }
 }
 
-constexpr uint32_t kMostTile = 8192;           // elements; longer tiles gain nothing
+// Elements; longer tiles gain nothing but where a row is then read once instead of twice.
+LD_PLAN_FN constexpr uint32_t most_tile(uint32_t kernel) { return kernel == kLogprob ? 32 * 1024 : 8 * 1024; }
+
 constexpr uint32_t kMostTileRows = 64;
 
 // UB bytes of a tile of `rows` rows with `tile` elements each.
@@ -76,10 +79,10 @@ LD_PLAN_FN constexpr uint64_t row_ub_bytes(uint32_t kernel, uint32_t dtype, uint
     return rows * (tile * element + b.row_bytes) + row_fixed_bytes(kernel);
 }
 
-// Largest tile (elements, a multiple of 64) that fits with one row, at most kMostTile. Both architectures use the
+// Largest tile (elements, a multiple of 64) that fits with one row, at most most_tile. Both architectures use the
 // smaller UB, so that a plan is the same on both.
 LD_PLAN_FN constexpr uint32_t row_tile_limit(uint32_t kernel, uint32_t dtype) {
-    uint32_t tile = kMostTile;
+    uint32_t tile = most_tile(kernel);
     while (tile > kLanes && row_ub_bytes(kernel, dtype, tile, 1) > capacity(kArch2201).ub) tile -= kLanes;
     return tile;
 }
