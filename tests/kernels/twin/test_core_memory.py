@@ -109,6 +109,7 @@ def test_initialisation_is_kept_byte_by_byte(core: Kernels, on_chip: bool) -> No
         rows = np.zeros((12, 4), np.int32)
         rows[:, 0] = rng.choice([0, 1, 2], size=12, p=[0.4, 0.5, 0.1])
         rows[:, 1:3] = np.sort(rng.integers(0, 257, size=(12, 2)), axis=1)
+        rows[:2] = [(1, 0, 140, 0), (1, 120, 256, 0)]
         written = np.zeros(256, bool)
         expected = None
         for what, begin, end, _unused in rows:
