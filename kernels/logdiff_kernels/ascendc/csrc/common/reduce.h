@@ -11,10 +11,11 @@ namespace ld {
 // Per tile: one Add per chunk over all rows, or one long Add per row; 3 Adds and 3 PairReduceSum for all rows together.
 class RowSums {
 public:
-    LD_FN void init(TPipe& pipe, uint32_t most_rows) {
-        repeats_ = (most_rows + 7) / 8;
+    // For tiles of up to `tile_rows` rows; with halve() the sums of `together` rows, at least as many, end together.
+    LD_FN void init(TPipe& pipe, uint32_t tile_rows, uint32_t together = 0) {
+        repeats_ = (uint32_t(plan::most(tile_rows, together)) + 7) / 8;
         const uint32_t fours = (repeats_ + 1) / 2, twos = (fours + 1) / 2, all = (repeats_ + fours + twos) * kLanes;
-        pipe.InitBuffer(buffer_, uint32_t((all + most_rows * kLanes) * sizeof(float)));
+        pipe.InitBuffer(buffer_, uint32_t((all + tile_rows * kLanes) * sizeof(float)));
         eights_ = buffer_.Get<float>();
         fours_ = eights_[repeats_ * kLanes];
         twos_ = fours_[fours * kLanes];
@@ -52,7 +53,7 @@ public:
     }
 
     // finish() in two: 64 lanes to 8 for the rows of a tile, which become rows [first, first + rows) of out; then the
-    // neighbours of up to kMostRows rows of several tiles together.
+    // neighbours of the rows of several tiles together.
     LD_FN void halve(uint32_t first, uint32_t rows) {
         const BinaryRepeatParams in_place(1, 1, 1, 8, 8, 8), compact(1, 1, 1, 1, 8, 8);
         v_barrier();

@@ -108,7 +108,7 @@ public:
         state_ = buffer_.Get<float>();
         blocks_ = state_[kVectors * kSoftmaxRows];
         work_ = work;
-        sums_.init(pipe, slice_rows);
+        sums_.init(pipe, slice_rows, kSoftmaxRows);
         Duplicate(state_, 0.0f, int32_t(kFloats));
     }
 
