@@ -1,7 +1,7 @@
 """The kernels' own instructions in the cost model: `python -m benchmarks.traces`.
 
-Runs attention in the twin with a trace, schedules the trace, and puts beside it what `plan.pipeline` says by formula for
-the same launch. The model is not time on hardware (docs/speed-model.md).
+Runs attention in the twin with a trace, schedules the trace, and puts beside it what `plan.pipeline` says by formula
+for the same launch. The model is not time on hardware (docs/speed-model.md).
 """
 
 from __future__ import annotations
