@@ -15,7 +15,7 @@ export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: setup demo test test-slow lint format bench clean
+.PHONY: setup demo test test-slow lint typecheck-cann format bench clean
 
 setup: $(STAMP)
 
@@ -37,6 +37,10 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The Ascend C sources against the headers of your own CANN; skipped where ASCEND_HOME_PATH is not set.
+typecheck-cann: setup
+	$(BIN)/python -m logdiff_kernels.build.typecheck
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -18,7 +18,8 @@ def main(home: Path, argv: list[str]) -> int:
     if argv == ["--version"]:
         print((home / "compiler-version").read_text())
         return 0
-    source, output = Path(argv[argv.index("-shared") + 1]), Path(argv[argv.index("-o") + 1])
+    only_check = "-fsyntax-only" in argv
+    source = Path(argv[-1] if only_check else argv[argv.index("-shared") + 1])
     with (home / "calls").open("a") as calls:
         calls.write(json.dumps({"argv": argv, "folder": str(Path.cwd()), "pid": os.getpid()}) + "\n")
     wish = home / "orders" / source.stem
@@ -37,6 +38,9 @@ def main(home: Path, argv: list[str]) -> int:
                 print("error: nobody came")
                 return 1
             time.sleep(0.01)
+    if only_check:
+        return 0
+    output = Path(argv[argv.index("-o") + 1])
     output.write_bytes(b"half")
     if order == "hang":
         child = os.fork()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from fake_cann import FakeCann
-from logdiff_kernels.build import compile
+from logdiff_kernels import toolchain
+from logdiff_kernels.build import compile, typecheck
 from logdiff_kernels.build.cann import find_cann
 from logdiff_kernels.errors import InputError, UnsupportedError
 from logdiff_kernels.plan.plans import ARCHES
@@ -132,7 +134,7 @@ from logdiff_kernels.build import compile
 from logdiff_kernels.plan.plans import ARCHES
 compile.PACKAGE = Path(sys.argv[1])
 compile.SOURCES = compile.PACKAGE / "ascendc" / "csrc"
-print(compile.build("dav-2201").sha256)
+print(compile.build("dav-2201", jobs=2).sha256)
 """
 
 
@@ -151,6 +153,24 @@ def test_two_processes_build_once(fake: FakeCann) -> None:
     assert [process.returncode for process in processes] == [0, 0], said
     assert len(set(said)) == 1
     assert fake.compiled() == ["alpha", "beta"]
+
+
+def test_process_waits_for_another_that_builds_the_same_and_takes_what_it_made(fake: FakeCann) -> None:
+    """This test is the other process: it holds alpha's lock until the child has gone on to beta."""
+    whole = compile.build("dav-2201").of("alpha")
+    kept = {path.name: path.read_bytes() for path in (whole.path, whole.path.parent / "build.json")}
+    shutil.rmtree(os.environ["LOGDIFF_CACHE"])
+    fake.forget()
+    with toolchain.locked(whole.path.parent / "lock"):
+        process = _start()
+        deadline = time.monotonic() + 60
+        while fake.compiled() != ["beta"] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        for name, content in kept.items():
+            (whole.path.parent / name).write_bytes(content)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert fake.compiled() == ["beta"]
 
 
 def test_killed_halfway_leaves_nothing_half_made_and_the_next_build_goes_on(fake: FakeCann) -> None:
@@ -228,6 +248,29 @@ def test_record_beside_the_library_repeats_the_build(fake: FakeCann) -> None:
     assert (record["cann"], record["compiler"]) == ("8.5.0", "bisheng 15.0.5 (stand-in)")
     assert record["sha256"] == binary.sha256
     assert "compiled alpha" in binary.log.read_text()
+
+
+def test_typecheck_is_skipped_without_cann(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typecheck.main() == 0
+    assert "skipped, ASCEND_HOME_PATH is not set" in capsys.readouterr().out
+
+
+def test_typecheck_tries_every_source_architecture_and_exp_and_writes_nothing(
+    fake: FakeCann, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.order("beta", "fail no overload takes bfloat16_t")
+    assert typecheck.main() == 1
+    said = capsys.readouterr()
+    assert said.err.count("no overload takes bfloat16_t") >= 4
+    assert "2 sources, CANN 8.5.0: 4 faults" in said.out
+    tried = {
+        (argv[-1], argv[2], "-DLD_EXACT_EXP" in argv)
+        for argv in (call["argv"] for call in fake.calls())
+        if "-fsyntax-only" in argv and "-shared" not in argv
+    }
+    assert len(tried) == 8
+    assert not list(compile.PACKAGE.rglob("*.so"))
+    assert not (nothing := list(Path(os.environ["LOGDIFF_CACHE"]).glob("**/*"))), nothing
 
 
 def test_unknown_architecture_or_kernel_is_named(fake: FakeCann) -> None:
