@@ -38,6 +38,7 @@ public:
         rstd_out_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(rstd));
         Duplicate(length_, float(plan_.rows.length), int32_t(kMostRows));
         Duplicate(one_, 1.0f, int32_t(kMostRows));
+        Duplicate(rstd_, 0.0f, int32_t(kMostRows));
         const bool whole = tiles_.pieces() == 1;
         if (whole && tiles_.count() != 0) weight_.take(tiles_.at(0));
         for (uint32_t i = 0; i < tiles_.count(); ++i) {

@@ -38,6 +38,7 @@ public:
         weight_.init(pipe_, plan_, weight);
         Duplicate(length_, float(plan_.rows.length), int32_t(kMostRows));
         Duplicate(rstd_, 0.0f, int32_t(kMostRows));
+        Duplicate(factor_, 0.0f, int32_t(kMostRows));
         const bool whole = tiles_.pieces() == 1;
         if (whole && tiles_.count() != 0) weight_.take(tiles_.at(0));
         for (uint32_t i = 0; i < tiles_.count(); ++i) {
