@@ -239,14 +239,16 @@ def test_key_tiles_of_the_backward_get_every_query_block_that_sees_them(batch: B
     plan = plans.attention_backward(**batch.fields())
     table = schedule.backward_table(plan, batch.q_start, batch.k_len)
     tokens, keys = batch.lengths[0]
-    for s, _, t, rows, first, steps, _, _ in table.dkv.tolist():
+    for s, _, t, rows, first, steps, cost, _ in table.dkv.tolist():
         if s:
             continue
         tile = range(t * TILE, min(keys, (t + 1) * TILE))
         assert rows == len(tile)
-        seeing = {(keys - tokens + i) // STEP for i in range(tokens) if set(batch.visible(0, i)) & set(tile)}
+        queries = [keys - tokens + i for i in range(tokens) if set(batch.visible(0, i)) & set(tile)]
+        seeing = {query // STEP for query in queries}
         assert seeing <= set(range(first, first + steps))
         assert not seeing or (min(seeing), max(seeing)) == (first, first + steps - 1)
+        assert cost == (batch.group * (queries[-1] // TILE - queries[0] // TILE + 1) if queries else 0)
 
 
 @given(rows=st.integers(0, 2000), cores=st.integers(1, 64), strided=st.booleans(), length=st.integers(1, 9000))
