@@ -14,7 +14,7 @@
 // Cross-core flags: 0 slots filled, 1 slots free.
 #pragma once
 
-#include "common/matrix_tile.h"
+#include "common/matrix_product.h"
 #include "common/reduce.h"
 #include "common/tile_ring.h"
 #include "linear_walk.h"
@@ -33,6 +33,47 @@ LD_FN int64_t linear_output(const LdLinearPlan& plan, const LinearPiece& piece, 
     return group + piece.row * plan.c_m + piece.column + side * kTile;
 }
 
+// Fixpipe writes C.
+template <class T, class Out> class LinearOutput {
+public:
+    LD_FN LinearOutput(const LdLinearPlan& plan, GM_ADDR c) : plan_(plan) {
+        c_.SetGlobalBuffer(reinterpret_cast<__gm__ Out*>(c));
+    }
+    LD_FN void take(CubeCore<T>& cube, const LinearPiece& piece, uint32_t side) {
+        cube.store(c_[linear_output(plan_, piece, side)], uint32_t(plan_.c_m), piece.rows, piece.columns_of(side));
+    }
+    LD_FN void finish() {}
+
+private:
+    const LdLinearPlan& plan_;
+    GlobalTensor<Out> c_;
+};
+
+// Fixpipe writes the ring, whole rows of 128 columns.
+template <class T> class LinearSlots {
+public:
+    LD_FN LinearSlots(const LdLinearPlan& plan, GM_ADDR workspace) : plan_(plan), batch_(linear_batch(plan)) {
+        slots_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace));
+        base_ = uint64_t(GetBlockIdx()) * plan.ring * kTileElements;
+        ring_.init(plan.ring / batch_, kLinearRing);
+    }
+    LD_FN void take(CubeCore<T>& cube, const LinearPiece& piece, uint32_t side) {
+        const uint32_t part = plan_.kind == plan::kLeaves ? piece.index : 0;
+        if (part == 0) slot_[side] = ring_.open();
+        cube.store(slots_[base_ + (slot_[side] * batch_ + part) * kTileElements], kTile, piece.rows, kTile);
+        if (part + 1 == batch_) ring_.close();
+    }
+    LD_FN void finish() { ring_.finish(); }
+
+private:
+    const LdLinearPlan& plan_;
+    const uint32_t batch_;
+    GlobalTensor<float> slots_;
+    uint64_t base_;
+    RingWriter ring_;
+    uint32_t slot_[2] = {0, 0};
+};
+
 template <class T> class LinearCube {
 public:
     LD_FN LinearCube(const LdLinearPlan& plan, TPipe& pipe, GM_ADDR a, GM_ADDR b) : plan_(plan) {
@@ -41,51 +82,31 @@ public:
         tile_.init(pipe, plan.l1_k, plan.tile_n / kTile);
     }
 
-    // Fixpipe writes C.
-    template <class Out> LD_FN void run(GM_ADDR offsets, GM_ADDR c) {
-        GlobalTensor<Out> out;
-        out.SetGlobalBuffer(reinterpret_cast<__gm__ Out*>(c));
-        each(offsets, [&](const LinearPiece& piece, uint32_t side) {
-            tile_.cube().store(out[linear_output(plan_, piece, side)], uint32_t(plan_.c_m), piece.rows,
-                               piece.columns_of(side));
-        });
-    }
-
-    // Fixpipe writes the ring.
-    LD_FN void run_ring(GM_ADDR offsets, GM_ADDR workspace) {
-        const uint32_t batch = linear_batch(plan_);
-        GlobalTensor<float> slots;
-        slots.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace));
-        const uint64_t base = uint64_t(GetBlockIdx()) * plan_.ring * kTileElements;
-        RingWriter ring;
-        ring.init(plan_.ring / batch, kLinearRing);
-        uint32_t slot[2] = {0, 0};
-        each(offsets, [&](const LinearPiece& piece, uint32_t side) {
-            const uint32_t part = plan_.kind == plan::kLeaves ? piece.index : 0;
-            if (part == 0) slot[side] = ring.open();
-            tile_.cube().store(slots[base + (slot[side] * batch + part) * kTileElements], kTile, piece.rows, kTile);
-            if (part + 1 == batch) ring.close();
-        });
-        ring.finish();
-    }
-
-private:
-    template <class Store> LD_FN void each(GM_ADDR offsets, Store store) {
+    // sink: LinearOutput or LinearSlots.
+    template <class Sink> LD_FN void run(GM_ADDR offsets, Sink sink) {
         LinearWalk walk(plan_, offsets, uint32_t(GetBlockIdx()));
         LinearPiece piece, next;
+        MatrixProduct<T> product, following;
         tile_.start();
         bool more = filled(walk, piece);
-        MatrixProduct<T> product, following;
         if (more) product = of(piece);
         while (more) {
             more = filled(walk, next);
             if (more) following = of(next);
-            tile_.run(product, more ? &following : nullptr, [&](uint32_t side) { store(piece, side); });
+            tile_.run(product, more ? &following : nullptr, PieceSink<Sink>{sink, piece});
             piece = next;
             product = following;
         }
         tile_.finish();
+        sink.finish();
     }
+
+private:
+    template <class Sink> struct PieceSink {
+        Sink& sink;
+        const LinearPiece& piece;
+        LD_FN void take(CubeCore<T>& cube, uint32_t side) const { sink.take(cube, piece, side); }
+    };
 
     // The next piece that has k; vector cores need no tile for the others.
     LD_FN static bool filled(LinearWalk& walk, LinearPiece& piece) {
@@ -279,11 +300,11 @@ LD_FN void linear_cube(GM_ADDR a, GM_ADDR b, GM_ADDR offsets, GM_ADDR c, const L
     TPipe pipe;
     LinearCube<T> cube(plan, pipe, a, b);
     if (plan.out_dtype == plan::kFloat32) {
-        cube.template run<float>(offsets, c);
+        cube.run(offsets, LinearOutput<T, float>(plan, c));
     } else if (plan.out_dtype == plan::kBFloat16) {
-        cube.template run<bfloat16_t>(offsets, c);
+        cube.run(offsets, LinearOutput<T, bfloat16_t>(plan, c));
     } else {
-        cube.template run<half>(offsets, c);
+        cube.run(offsets, LinearOutput<T, half>(plan, c));
     }
 }
 
@@ -293,7 +314,7 @@ LD_FN void linear_mix(GM_ADDR a, GM_ADDR b, GM_ADDR bias, GM_ADDR offsets, GM_AD
     reset_core();
     TPipe pipe;
     if ASCEND_IS_AIC {
-        LinearCube<T>(plan, pipe, a, b).run_ring(offsets, workspace);
+        LinearCube<T>(plan, pipe, a, b).run(offsets, LinearSlots<T>(plan, workspace));
     } else if (plan.out_dtype == plan::kFloat32) {
         LinearVector<float>(plan, pipe, bias, c, workspace).run(offsets);
     } else if (plan.out_dtype == plan::kBFloat16) {

@@ -2,14 +2,14 @@
 //
 //     C[m, n] = sum over k of A(m, k) B(n, k)        k ascending from +0 in one fp32 accumulator
 //
-// Three layers; a kernel takes the one that it needs.
+// Two layers, and a third one in matrix_product.h; a kernel takes the one that it needs.
 //
 //   functions      load_l1      GM, row-major -> L1, NZ; what the tile lacks is +0          MTE2
 //                  load_l0      L1 -> L0A or L0B, transposed where k is the row index       MTE1
 //                  multiply_l0  one Mmad, m = 128                                           M
 //                  store_l0c    L0C -> GM, row-major, fp32 or one cast (nearest even)       FIX
 //   CubeCore<T>    L0A, L0B and L0C, two buffers each, and their events: operands that already lie in L1
-//   MatrixTile<T>  CubeCore and two L1 slabs of A and of B: operands in GM, k of any length
+//   MatrixTile<T>  CubeCore and slabs of A and of B in L1: operands in GM, k of any length
 //
 // An operand is a matrix in GM in one of two forms. k minor: element (i, k) lies at gm[i * stride + k] (x and W of
 // x W^T; Q and K of Q K^T). k major: at gm[k * stride + i] (W of dy W; both of dy^T x; V of P V). Transposition happens
@@ -20,10 +20,9 @@
 // narrower (PV of small heads), that width rounded up to 16. Rows that don't exist are +0 in L1, so no Mmad reads what
 // an earlier tile or kernel left there, and k that doesn't exist is left out by Mmad's own k.
 //
-// Events, all with ids 0 and 1 for the two buffers: MTE1_MTE2 (slab free), MTE2_MTE1 (slab filled), M_MTE1 (L0 free),
-// MTE1_M (L0 filled), FIX_M (accumulator free), M_FIX (accumulator finished). What overlaps: MTE2 of slab s + 1 with
-// MTE1 and Mmad of slab s, also across tiles (`next` of MatrixTile::run); MTE1 of the next k with the Mmad of this one;
-// Fixpipe of a tile with the Mmads of the next.
+// Events, all with ids 0 and 1 for the two buffers: M_MTE1 (L0 free), MTE1_M (L0 filled), FIX_M (accumulator free),
+// M_FIX (accumulator finished). What overlaps: MTE1 of the next k with the Mmad of this one; Fixpipe of a tile with the
+// Mmads of the next.
 #pragma once
 
 #include <type_traits>
@@ -314,105 +313,6 @@ private:
     int32_t turn_ = 0;  // buffer of L0A and L0B
     int32_t tile_ = 0;  // accumulator
     bool first_ = true;
-};
-
-// What a tile sums up: A times one or two B, which lie side by side in C. k at least 1.
-template <typename T>
-struct MatrixProduct {
-    MatrixOperand<T> a, b[2];
-    uint32_t sides;  // B that there are, 1 or 2
-    uint32_t k;
-};
-
-// CubeCore fed from GM through two slabs of A and of each B in L1.
-//
-//     tile.init(pipe, depth, sides);  tile.start();
-//     per product:  tile.run(product, &next_or_null, [&](uint32_t side) { tile.cube().store(...); });
-//     tile.finish();
-//
-// With two sides the accumulators take turns slab by slab, so A is fetched once for both: three quarters of the traffic.
-// Fixpipe of the first half then overlaps with the last slab of the second, and that of the second with the first slab
-// of the next product.
-template <typename T>
-class MatrixTile {
-public:
-    // depth: k of a slab, a multiple of mmad_k. sides: most of a product.
-    LD_FN void init(TPipe& pipe, uint32_t depth, uint32_t sides) {
-        cube_.init(pipe);
-        depth_ = depth;
-        const uint32_t elements = kTile * depth, bytes = elements * uint32_t(sizeof(T));
-        pipe.InitBuffer(l1a_, 2 * bytes);
-        pipe.InitBuffer(l1b_, 2 * sides * bytes);
-        for (uint32_t i = 0; i < 2; ++i) {
-            a_[i] = {l1a_.template GetWithOffset<T>(elements, i * bytes), kTile, depth, false, kTile};
-            for (uint32_t side = 0; side < sides; ++side) {
-                const uint32_t offset = (i * sides + side) * bytes;
-                b_[i][side] = {l1b_.template GetWithOffset<T>(elements, offset), kTile, depth, false, kTile};
-            }
-        }
-    }
-
-    LD_FN void start() {
-        cube_.start();
-        for (int32_t i = 0; i < 2; ++i) SetFlag<HardEvent::MTE1_MTE2>(i);
-    }
-
-    LD_FN void finish() {
-        for (int32_t i = 0; i < 2; ++i) WaitFlag<HardEvent::MTE1_MTE2>(i);
-        cube_.finish();
-    }
-
-    // The sums of `product`; `store` takes each half out of cube(). `next` is what the following run() will be given:
-    // its first slab is fetched while the last one of this product is multiplied.
-    template <class Store>
-    LD_FN void run(const MatrixProduct<T>& product, const MatrixProduct<T>* next, Store store) {
-        if (!ahead_) load(product, 0);
-        for (uint32_t k = 0; k < product.k; k += depth_) {
-            const bool last = k + depth_ >= product.k;
-            if (!last) {
-                load(product, k + depth_);
-            } else if (next != nullptr) {
-                load(*next, 0);
-            }
-            WaitFlag<HardEvent::MTE2_MTE1>(use_);
-            for (uint32_t side = 0; side < product.sides; ++side) {
-                if (product.sides > 1) cube_.choose(side);
-                if (k == 0) {
-                    cube_.open();
-                } else {
-                    cube_.resume();
-                }
-                cube_.multiply(a_[use_], b_[use_][side], 0, uint32_t(plan::least(depth_, product.k - k)));
-                if (!last) continue;
-                cube_.close();
-                store(side);
-                cube_.release();
-            }
-            SetFlag<HardEvent::MTE1_MTE2>(use_);
-            use_ = 1 - use_;
-        }
-        ahead_ = next != nullptr;
-    }
-
-    LD_FN CubeCore<T>& cube() { return cube_; }
-
-private:
-    LD_FN void load(const MatrixProduct<T>& product, uint32_t first) {
-        const uint32_t count = uint32_t(plan::least(depth_, product.k - first));
-        WaitFlag<HardEvent::MTE1_MTE2>(fill_);
-        load_l1(a_[fill_], product.a, first, count);
-        for (uint32_t side = 0; side < product.sides; ++side) load_l1(b_[fill_][side], product.b[side], first, count);
-        SetFlag<HardEvent::MTE2_MTE1>(fill_);
-        fill_ = 1 - fill_;
-    }
-
-    CubeCore<T> cube_;
-    TBuf<TPosition::A1> l1a_;
-    TBuf<TPosition::B1> l1b_;
-    MatrixSlab<T> a_[2], b_[2][2];
-    uint32_t depth_ = 0;
-    int32_t fill_ = 0, use_ = 0;  // slab that MTE2 fills next, slab that MTE1 reads next
-    bool ahead_ = false;          // the first slab of the next product is on its way
 };
 
 }  // namespace ld
