@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TypeVar
 
@@ -138,7 +138,10 @@ class Compilers:
 
         pool = ThreadPoolExecutor(max_workers=max(1, min(len(items), self._jobs)))
         try:
-            return [future.result() for future in [pool.submit(one, item) for item in items]]
+            futures = [pool.submit(one, item) for item in items]
+            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                future.result()  # raises what was no compile error, while others may still run
+            return [future.result() for future in futures]
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

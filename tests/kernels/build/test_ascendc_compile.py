@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -163,9 +164,7 @@ def test_process_waits_for_another_that_builds_the_same_and_takes_what_it_made(f
     fake.forget()
     with toolchain.locked(whole.path.parent / "lock"):
         process = _start()
-        deadline = time.monotonic() + 60
-        while fake.compiled() != ["beta"] and time.monotonic() < deadline:
-            time.sleep(0.01)
+        _wait_for(lambda: fake.compiled() == ["beta"])
         for name, content in kept.items():
             (whole.path.parent / name).write_bytes(content)
     said, _ = process.communicate(timeout=120)
@@ -179,9 +178,7 @@ def test_killed_halfway_leaves_nothing_half_made_and_the_next_build_goes_on(fake
     process.communicate(timeout=120)
     assert process.returncode == -9
     cache = Path(os.environ["LOGDIFF_CACHE"])
-    deadline = time.monotonic() + 30
-    while not list(cache.rglob("*.part-*/alpha.so")) and time.monotonic() < deadline:
-        time.sleep(0.01)  # the orphaned compiler writes to its own folder
+    _wait_for(lambda: bool(list(cache.rglob("*.part-*/alpha.so"))))  # the orphaned compiler writes to its own folder
     assert not [path for path in cache.glob("ascendc/*/*.so") if path.stem == "alpha"]
     fake.order("alpha", "compile")
     built = compile.build("dav-2201")
@@ -227,10 +224,29 @@ def test_compiler_that_hangs_is_killed_with_its_children(fake: FakeCann) -> None
     assert "killed after 2 s" in Path(caught.value.value[0]).read_text()
     for name in ("parent", "child"):
         process = int((fake.home / name).read_text())
-        deadline = time.monotonic() + 30
-        while _lives(process) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not _lives(process)
+        _wait_for(lambda process=process: not _lives(process))
+
+
+def test_build_that_is_given_up_ends_the_compilers_that_still_run(fake: FakeCann) -> None:
+    fake.order("alpha", "hang")
+
+    def interrupt(_done: int, _total: int, kernel: str) -> None:
+        if kernel == "beta":
+            _wait_for(lambda: all((fake.home / name).is_file() for name in ("parent", "child")))
+            raise InterruptedError("given up")
+
+    with pytest.raises(InterruptedError):
+        compile.build("dav-2201", jobs=2, on_done=interrupt)
+    for name in ("parent", "child"):
+        process = int((fake.home / name).read_text())
+        _wait_for(lambda process=process: not _lives(process))
+
+
+def _wait_for(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def _lives(process: int) -> bool:
