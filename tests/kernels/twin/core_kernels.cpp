@@ -39,7 +39,8 @@ void Fill(const LocalTensor<float>& dst, float value, uint32_t count) {
 }
 
 // On a cube core: GM -> L1 -> L0A -> (M) L0C -> GM.
-void Move(const char* name, twin::Pipe pipe, const LocalTensor<float>& dst, const LocalTensor<float>& src, uint32_t count) {
+void Move(const char* name, twin::Pipe pipe, const LocalTensor<float>& dst, const LocalTensor<float>& src,
+          uint32_t count) {
   twin::Op op(name, pipe, count);
   const auto* from = op.read(src.operand().named("src"), 0, count * 4);
   std::memcpy(op.write(dst.operand().named("dst"), 0, count * 4), from, count * 4);
@@ -153,7 +154,8 @@ KERNEL(flags)(GM_ADDR x, GM_ADDR y, Plan plan) {
   InitSocState();
   const uint32_t v = plan.variant;
   LocalMemAllocator<Hardware::UB> allocator;
-  LocalTensor<float> a = allocator.Alloc<float, 64>(), b = allocator.Alloc<float, 64>(), c = allocator.Alloc<float, 64>();
+  LocalTensor<float> a = allocator.Alloc<float, 64>(), b = allocator.Alloc<float, 64>();
+  LocalTensor<float> c = allocator.Alloc<float, 64>();
   const GlobalTensor<float> from = Global(x, 64), to = Global(y, 64);
   Load(a, from, 64);
   if (v != 1) SetFlag<HardEvent::MTE2_V>(EVENT_ID0);

@@ -11,8 +11,8 @@
 
 namespace twin {
 
-// `local[p]`: number of the newest instruction of this core's pipe p that is known to be complete. `remote`: the same for
-// all pipes of all cores, index core * kPipes + pipe; it changes only where cores meet, so clocks share it.
+// `local[p]`: number of the newest instruction of this core's pipe p that is known to be complete. `remote`: the same
+// for all pipes of all cores, index core * kPipes + pipe; it changes only where cores meet, so clocks share it.
 struct Clock {
   using Remote = std::shared_ptr<const std::vector<uint32_t>>;
 

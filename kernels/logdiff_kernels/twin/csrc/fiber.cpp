@@ -21,7 +21,8 @@ constexpr size_t kStack = 1 << 20, kGuard = 1 << 16;
 }  // namespace
 
 Fiber::Fiber() {
-  void* memory = mmap(nullptr, kStack + kGuard, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* memory = mmap(nullptr, kStack + kGuard, PROT_READ | PROT_WRITE, flags, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   mprotect(memory, kGuard, PROT_NONE);
   stack_ = static_cast<char*>(memory);

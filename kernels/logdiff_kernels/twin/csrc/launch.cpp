@@ -120,10 +120,12 @@ void report_deadlock(Run& run) {
 void check_left_flags(Run& run) {
   for (const auto& core : run.cores) {
     for (int flag = 0; flag < kCrossFlags && !run.failed; ++flag) {
-      size_t left = core->arrived[flag].size() + core->half_arrived[flag][0].size() + core->half_arrived[flag][1].size();
+      size_t left = core->arrived[flag].size();
+      for (const auto& half : core->half_arrived[flag]) left += half.size();
       for (const auto& pair : core->pair_arrived[flag]) left += pair.size();
       const auto& everyone = run.everyone[flag][core->cube];
-      if (!everyone.empty()) left += everyone[run.mixed() && !core->cube ? 2 * core->block + core->sub : core->block].size();
+      const uint32_t member = run.mixed() && !core->cube ? 2 * core->block + core->sub : core->block;
+      if (!everyone.empty()) left += everyone[member].size();
       if (!left) continue;
       run.failed = true;
       run.failure = {Check::flag, run.kernel, core->label(), "", "end of the kernel", "",

@@ -113,7 +113,9 @@ Queue* make_queue(AscendC::TPosition source, AscendC::TPosition target, int dept
   const QueueEvents events = events_of(source, target);
   size_t total = buffers;
   for (const auto& queue : core.queues) total += queue->buffers.size();
-  if (total > static_cast<size_t>(kQueueBuffers)) fail(Check::queue, "%zu buffers of queues: a TPipe has %d", total, kQueueBuffers);
+  if (total > static_cast<size_t>(kQueueBuffers)) {
+    fail(Check::queue, "%zu buffers of queues: a TPipe has %d", total, kQueueBuffers);
+  }
   auto queue = std::make_unique<Queue>();
   queue->position = source;
   queue->filled = events.filled;
@@ -121,7 +123,8 @@ Queue* make_queue(AscendC::TPosition source, AscendC::TPosition target, int dept
   queue->depth = depth;
   for (uint32_t i = 0; i < buffers; ++i) {
     const uint64_t base = pipe_allocate(memory_of(source), bytes);
-    queue->buffers.push_back(std::make_unique<QueueBuffer>(QueueBuffer{queue.get(), base, (bytes + kCell - 1) / kCell * kCell}));
+    const uint64_t rounded = (bytes + kCell - 1) / kCell * kCell;
+    queue->buffers.push_back(std::make_unique<QueueBuffer>(QueueBuffer{queue.get(), base, rounded}));
   }
   core.queues.push_back(std::move(queue));
   return core.queues.back().get();
@@ -139,7 +142,8 @@ QueueBuffer* queue_alloc(Queue* pointer) {
   if (busy >= kQueueTensors) fail(Check::queue, "AllocTensor: %d tensors of one position are in use already", busy);
   // The buffer freed longest ago, as the ring of the real queue hands them out.
   auto& buffers = queue.buffers;
-  const auto found = std::find_if(buffers.begin(), buffers.end(), [](const auto& b) { return b->state == BufferState::free; });
+  const auto idle = [](const auto& buffer) { return buffer->state == BufferState::free; };
+  const auto found = std::find_if(buffers.begin(), buffers.end(), idle);
   if (found == buffers.end()) {
     fail(Check::queue, "AllocTensor: all %zu buffers of the queue are in use", buffers.size());
   }

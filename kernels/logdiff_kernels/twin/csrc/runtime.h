@@ -104,7 +104,7 @@ struct Core {
   std::array<std::array<EventFlag, kEventIds>, kEvents> events;
   std::array<std::deque<Signal>, kCrossFlags> arrived;                       // may be waited for
   std::array<std::array<std::deque<Signal>, 2>, kCrossFlags> half_arrived;   // of a cube core: per vector core
-  std::array<std::vector<std::deque<Signal>>, kCrossFlags> pair_arrived;     // of a cube core: mode 1 of its vector cores
+  std::array<std::vector<std::deque<Signal>>, kCrossFlags> pair_arrived;     // of a cube core: mode 1 beside it
   int wait_flag = -1;                                                        // cross-core flag it waits for
   bool in_sync_all = false;
 
@@ -170,8 +170,14 @@ void wait_core();                        // until wake()
 void wake(Core& core);
 RegionShadow* find_region(uint64_t begin, uint64_t end);  // null if no region holds all of it
 void finish_core(Core& core);            // checks of what a kernel must not leave behind
-void issue(Core& core, Pipe pipe);       // the scalar unit's knowledge reaches the pipe
-void check_position(AscendC::TPosition position);
+
+void issue(Core& core, Pipe pipe);      // the scalar unit's knowledge reaches the pipe
+Clock complete(Core& core, Pipe pipe);  // everything issued on `pipe` so far, as what another pipe learns from it
+void barrier_all(Core& core);
+
+// A record of a flag or barrier, or kNone without a trace; and what it waited for.
+uint64_t trace_event(Core& core, const char* name, Event event, uint8_t pipe, uint32_t detail);
+void add_edges(const std::vector<uint64_t>& from, uint64_t to);
 
 constexpr Pipe pipe_of(pipe_t pipe) { return static_cast<Pipe>(pipe); }
 

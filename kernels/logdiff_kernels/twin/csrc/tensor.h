@@ -60,7 +60,8 @@ class LocalTensor {
   }
   void SetValue(uint32_t index, T value) const {
     twin::Op op("SetValue", twin::Pipe::S, 1);
-    std::memcpy(op.write(operand_.named("dst"), static_cast<uint64_t>(index) * sizeof(T), sizeof(T)), &value, sizeof(T));
+    auto* place = op.write(operand_.named("dst"), static_cast<uint64_t>(index) * sizeof(T), sizeof(T));
+    std::memcpy(place, &value, sizeof(T));
   }
 
   uint32_t GetSize() const { return static_cast<uint32_t>(operand_.bytes / sizeof(T)); }
