@@ -14,11 +14,11 @@ CONTEXT_LENGTH = 48
 
 
 def fill(model: Any, *, seed: int, std: float, norm_offset: float) -> None:
-    """Give every parameter random values, in place, by one generator.
+    """Give every parameter and every saved buffer random values, in place, by one generator.
 
-    Norm weights scatter around 1 (so that a forgotten one shows), biases and attention sinks are not zero, everything
-    else is normal with `std`; embeddings have unit scale so that the residual stream starts at the size of the blocks'
-    outputs.
+    Norm weights scatter around 1 (so that a forgotten one shows), biases, attention sinks and the corrections of
+    routers (buffers) are not zero, everything else is normal with `std`; embeddings have unit scale so that the
+    residual stream starts at the size of the blocks' outputs.
     """
     generator = torch.Generator().manual_seed(seed)
     tied = {p.data_ptr() for p in model.get_input_embeddings().parameters()}
@@ -34,6 +34,10 @@ def fill(model: Any, *, seed: int, std: float, norm_offset: float) -> None:
             else:
                 values = std * noise
             parameter.copy_(values)
+        saved = model.state_dict()
+        for name, buffer in sorted(model.named_buffers()):
+            if name in saved and buffer.is_floating_point():
+                buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
 
 
 def mean_entropy(model: Any, *, seed: int) -> float:

@@ -39,6 +39,12 @@ COVERED: dict[str, tuple[str, dict[str, Any]]] = {
         "DeepseekV3Config",
         _MLA | _SHARED | {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5},
     ),
+    "deepseek-v3-queries": ("DeepseekV3Config", _MLA | _SHARED | {"n_group": 1, "topk_group": 1, "q_lora_rank": None}),
+    "deepseek-v2": (
+        "DeepseekV2Config",
+        _MLA | _SHARED | {"n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy", "v_head_dim": 24},
+    ),
+    "glm4-moe-lite": ("Glm4MoeLiteConfig", _MLA | _SHARED | {"n_group": 1, "topk_group": 1}),
     "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "phi3": ("Phi3Config", {}),
     "glm4": ("Glm4Config", {"head_dim": 16}),
@@ -100,7 +106,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {  # the module that the e
     "phi": ("PhiConfig", {}, "model.layers.0.mlp"),
     "gpt2": ("GPT2Config", {"n_embd": 64, "n_layer": 1, "n_head": 2}, "transformer.h.0.mlp"),
     "llama4": ("Llama4TextConfig", {"num_local_experts": 4, "head_dim": 16}, "model.layers.0.feed_forward"),
-    "deepseek-v2": ("DeepseekV2Config", _MLA | _SHARED | {"n_group": 4, "topk_group": 2}, "model.rotary_emb"),
+    "deepseek-v3.2": (
+        "DeepseekV32Config",
+        _MLA | _SHARED | {"n_group": 4, "topk_group": 2},
+        "model.layers.0.self_attn.indexer.k_norm",
+    ),
 }
 
 
@@ -113,10 +123,6 @@ def make(kind: str, more: dict[str, Any], dtype: torch.dtype = torch.float32, se
     auto: Any = transformers.AutoModelForCausalLM
     model = auto.from_config(config, dtype=torch.float32).eval()
     fill(model, seed=seed, std=0.12, norm_offset=0.0)
-    generator = torch.Generator().manual_seed(seed)
-    for name, buffer in model.named_buffers():
-        if name.endswith("e_score_correction_bias"):
-            buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
     return model.to(dtype)
 
 

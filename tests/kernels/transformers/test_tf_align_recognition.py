@@ -15,7 +15,7 @@ from logdiff_kernels.engines.transformers.align import apply
 from logdiff_kernels.engines.transformers.loading import load
 from logdiff_kernels.errors import InputError, UnsupportedError
 
-FAMILIES = ["llama", "qwen2", "qwen3", "qwen3-moe", "mistral", "gemma2", "gemma3", "gpt-oss"]
+FAMILIES = ["llama", "qwen2", "qwen3", "qwen3-moe", "mistral", "gemma2", "gemma3", "gpt-oss", "deepseek-v3"]
 IDS = torch.tensor([[5, 9, 170, 31, 8, 77, 120, 3, 44, 44, 61, 199, 10, 11, 12, 13, 14, 90, 91, 92]])
 
 

@@ -46,7 +46,10 @@ SLOW = pytest.mark.slow(seconds=10)
     [
         "deepseek-v3",
         "gpt-oss",
-        *(pytest.param(n, marks=SLOW) for n in ("phi3", "glm4-moe", "granite", "qwen2-moe", "qwen2-yarn")),
+        *(
+            pytest.param(n, marks=SLOW)
+            for n in ("phi3", "glm4-moe", "granite", "qwen2-moe", "qwen2-yarn", "deepseek-v3-queries", "deepseek-v2")
+        ),
     ],
 )
 def test_gradients_are_those_of_the_stock_model_in_fp64(name: str) -> None:
@@ -62,7 +65,7 @@ def test_gradients_are_those_of_the_stock_model_in_fp64(name: str) -> None:
         assert torch.allclose(found[key].double(), value, rtol=0, atol=2e-5 * scale + 1e-9), key
 
 
-@pytest.mark.parametrize("name", ["glm4-moe", pytest.param("qwen2-yarn", marks=SLOW)])
+@pytest.mark.parametrize("name", ["glm4-moe", *(pytest.param(n, marks=SLOW) for n in ("qwen2-yarn", "deepseek-v3"))])
 def test_checkpointing_and_repetition_give_the_same_bits(name: str) -> None:
     model = covered(name, torch.bfloat16).train()
     apply(model, AlignSpec())
@@ -111,11 +114,12 @@ def one_rank(tmp_path: Any) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("first", ["align", "shard"])
-def test_fsdp2_keeps_bits_and_gradients(first: str, one_rank: None) -> None:
+@pytest.mark.parametrize("name", ["glm4-moe", pytest.param("deepseek-v3", marks=SLOW)])
+def test_fsdp2_keeps_bits_and_gradients(name: str, first: str, one_rank: None) -> None:
     """fp32 shards, bf16 in the forward, as trainers run it: the bits are those of the plain bf16 model."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    model = covered("glm4-moe")
+    model = covered(name)
     plain = copy.deepcopy(model).to(torch.bfloat16)
     apply(plain, AlignSpec())
     expected = plain(input_ids=IDS, attention_mask=MASK, use_cache=False).logits

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from logdiff_kernels import ops
+from logdiff_kernels.engines.transformers.align import latent
 from logdiff_kernels.engines.transformers.align import mask as masks
 from logdiff_kernels.engines.transformers.align.patching import Patches
 from logdiff_kernels.engines.transformers.align.scene import Scene, refuse
@@ -50,12 +51,14 @@ def find(scene: Scene) -> None:
     from transformers.modeling_utils import PreTrainedModel
 
     layers: dict[str, Any] = {}
+    absorbed = 0
     for name, module in scene.modules():
         forward = own_class(module).forward
         if isinstance(forward, FunctionType) and "ALL_ATTENTION_FUNCTIONS" in forward.__code__.co_names:
             if getattr(module, "is_causal", True) is False:
                 raise refuse(name, module, "its attention isn't causal")
             layers[name] = module
+            absorbed += latent.find(name, module, scene) is not None
         elif "attention" in type(module).__name__.lower() and any(True for _ in module.parameters(recurse=False)):
             raise refuse(name, module, "it doesn't use transformers' attention interface")
     if not layers:
@@ -71,7 +74,7 @@ def find(scene: Scene) -> None:
         scene.steps.append(functools.partial(scene.patches.attribute, owner, key, value))
     scene.steps.append(lambda: _register(scene.patches))
     scene.steps.append(lambda: scene.patches.names.extend(f"{name} -> attention" for name in layers))
-    scene.facts["attention"] = {"layers": len(layers)}
+    scene.facts["attention"] = {"layers": len(layers), **({"latent": absorbed} if absorbed else {})}
 
 
 _users = 0
@@ -116,7 +119,7 @@ def forward(
     Args:
         module: the layer.
         query: [B, Hq, L, D].
-        key, value: [B, Hk, K, D] and [B, Hk, K, Dv].
+        key, value: [B, Hk, K, D] and [B, Hk, K, Dv]; those of a latent layer are its one latent head's.
         attention_mask: a `Mask`.
         scaling: on the scores; 1 / sqrt(D) if None.
         dropout: must be 0.
@@ -143,7 +146,7 @@ def forward(
         "softcap": float(softcap or 0.0),
         "sinks": s_aux,
     }
-    q = _rows(query, plan.queries)
+    q = latent.query(module, _rows(query, plan.queries))
     cached = _as_pages(key, value, plan) if mask.query_offset and not torch.is_grad_enabled() else None
     if cached is not None:
         k, v, table, lengths = cached
@@ -153,9 +156,10 @@ def forward(
         if plan.places is not None:
             k, v = _placed(k, plan), _placed(v, plan)
         out = ops.attention(q, k, v, plan.cu_q, plan.cu_k, **settings)
+    out = latent.output(module, out)
     if plan.queries is not None:
-        out = out.new_zeros(batch * length, heads, value.shape[-1]).index_copy(0, plan.queries, out)
-    return out.view(batch, length, heads, value.shape[-1]), None
+        out = out.new_zeros(batch * length, *out.shape[1:]).index_copy(0, plan.queries, out)
+    return out.reshape(batch, length, heads, out.shape[-1]), None
 
 
 def _rows(x: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:

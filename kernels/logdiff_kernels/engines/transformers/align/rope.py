@@ -22,6 +22,9 @@ from logdiff_kernels.errors import RunnerError, UnsupportedError
 
 STYLES = ("neox", "interleaved", "deinterleaving")
 
+_ARGUMENTS = (("cos", "sin"), ("freqs_cis",))
+"""What rotations call their tables: cosines and sines, or both as one complex tensor (DeepSeek-V2)."""
+
 
 class RopeTable:
     """The cosines or sines of the tokens of one forward: positions int64 [B or 1, L] and a rule."""
@@ -39,6 +42,10 @@ class RopeTable:
                 positions = positions.expand(batch, -1)
             self._rows[batch] = look_up(self.spec, positions.reshape(-1))
         return self._rows[batch]
+
+    def to(self, *_device: Any) -> RopeTable:
+        """Itself: there is one device."""
+        return self
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -87,17 +94,17 @@ def find(scene: Scene) -> None:
         return
     hashes: set[str] = set()
     styles: set[str] = set()
-    samples: list[tuple[torch.Tensor, torch.Tensor, RopeSpec]] = []
+    samples: list[tuple[tuple[torch.Tensor, ...], RopeSpec]] = []
     for name, module in scene.modules():
         if not _inverse_frequencies(module):
             continue
         specs = _specs(name, module, scene)
         hashes |= {spec.hash() for spec in specs.values()}
         samples.append(_sample(name, module, specs, scene))
-        scene.replace(module, _table_forward(specs), "rope")
+        scene.replace(module, _table_forward(specs, len(samples[-1][0])), "rope")
     if not samples:
         return
-    cos, sin, spec = samples[0]
+    tables, spec = samples[0]
     rebound: dict[CodeType, Callable[..., Any]] = {}
     for name, module in scene.modules():
         forward = own_class(module).forward
@@ -108,7 +115,7 @@ def find(scene: Scene) -> None:
         if forward.__code__ not in rebound:
             found = {}
             for key, function in rotations.items():
-                style = style_of(function, cos, sin, spec)
+                style = style_of(function, tables, spec)
                 if style is None:
                     raise refuse(name, module, f"its rotation {key} isn't covered", "leave rope out of the aligned ops")
                 styles.add(style)
@@ -177,8 +184,8 @@ def _holds(spec: RopeSpec, held: torch.Tensor, scaling: float) -> bool:
 
 def _sample(
     name: str, module: Any, specs: dict[str | None, RopeSpec], scene: Scene
-) -> tuple[torch.Tensor, torch.Tensor, RopeSpec]:
-    """Cosine and sine as the model's own code lays them out, fp32 [1, 3, ...], for positions 0, 3 and 7."""
+) -> tuple[tuple[torch.Tensor, ...], RopeSpec]:
+    """The tables as the model's own code lays them out, [1, 3, ...], for positions 0, 3 and 7, and their rule."""
     layer_type, spec = next(iter(specs.items()))
     more = {} if layer_type is None else {"layer_type": layer_type}
     shadow = stand_in(module, generator=scene.generator())
@@ -188,43 +195,53 @@ def _sample(
             if key in shadow._buffers:
                 shadow._buffers[key] = torch.tensor(of_type.inv_freq)
     answer = attempt(shadow.forward, torch.zeros(1, 3, 2), torch.tensor([[0, 3, 7]]), **more)
+    if isinstance(answer, torch.Tensor) and answer.is_complex():
+        return (answer,), spec
     if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], torch.Tensor):
         raise refuse(name, module, "it doesn't give cosines and sines", "leave rope out of the aligned ops")
-    return answer[0], answer[1], spec
+    return answer, spec
 
 
-def _table_forward(specs: dict[str | None, RopeSpec]) -> Any:
+def _table_forward(specs: dict[str | None, RopeSpec], count: int) -> Any:
     def forward(
         self: Any, x: Any, position_ids: torch.Tensor, layer_type: str | None = None, **_kwargs: Any
-    ) -> tuple[RopeTable, RopeTable]:
+    ) -> RopeTable | tuple[RopeTable, RopeTable]:
         if position_ids.ndim != 2:
             raise refuse("rotary embedding", self, f"positions of shape {list(position_ids.shape)}")
         spec = specs[layer_type if layer_type in specs else None]
         tables = RopeTable(spec, position_ids)
-        return tables, tables
+        return tables if count == 1 else (tables, tables)
 
     return forward
 
 
 def _rotations(forward: Any) -> dict[str, Callable[..., Any]]:
-    """Functions of the module's own file that its forward names and that take a cosine and a sine."""
+    """Functions of the module's own file that its forward names and that take tables."""
     if not isinstance(forward, FunctionType):
         return {}
     found: dict[str, Callable[..., Any]] = {}
     for key in forward.__code__.co_names:
         value = forward.__globals__.get(key)
-        if isinstance(value, FunctionType) and {"cos", "sin"} <= set(inspect.signature(value).parameters):
+        if isinstance(value, FunctionType) and _table_arguments(value):
             found[key] = value
     return found
 
 
-def style_of(function: Callable[..., Any], cos: torch.Tensor, sin: torch.Tensor, spec: RopeSpec) -> str | None:
+def _table_arguments(function: Callable[..., Any]) -> tuple[str, ...]:
+    names = inspect.signature(function).parameters
+    return next((wanted for wanted in _ARGUMENTS if set(wanted) <= set(names)), ())
+
+
+def style_of(function: Callable[..., Any], tables: tuple[torch.Tensor, ...], spec: RopeSpec) -> str | None:
     """Which rotation a model's function does, found by running it on random values; None if it is none of `STYLES`."""
     generator = torch.Generator().manual_seed(7)
     x = torch.randn(1, 2, 3, spec.rotary_dim, generator=generator)
     names = list(inspect.signature(function).parameters)
-    given = {"cos": cos, "sin": sin}
-    if names.index("cos") >= 2:
+    arguments = _table_arguments(function)
+    if len(arguments) != len(tables):
+        return None
+    given = dict(zip(arguments, tables, strict=True))
+    if names.index(arguments[0]) >= 2:
         given |= {names[0]: x, names[1]: x}
     else:
         given |= {names[0]: x}
@@ -253,14 +270,15 @@ def rotation(function: Callable[..., Any], style: str, name: str) -> Callable[..
     """
     signature = inspect.signature(function)
     names = list(signature.parameters)
-    pair = names.index("cos") >= 2
+    (table_name, *_) = _table_arguments(function)
+    pair = names.index(table_name) >= 2
     interleaved = style != "neox"
 
     def rotate(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
-        tables = given["cos"]
+        tables = given[table_name]
         if not isinstance(tables, RopeTable):
             raise UnsupportedError(
                 f"{name} rotates by a table that the aligned rotary embedding didn't make", value=name
