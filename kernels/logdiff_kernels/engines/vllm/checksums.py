@@ -29,6 +29,7 @@ class RankChecksums:
 
     def run(self) -> dict[str, Any]:
         """{"entries": [[name, spans, state]], "not_covered", "adapters"} of this rank."""
+        from vllm.model_executor.layers.attention.mla_attention import MLAAttention
         from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
         from vllm.model_executor.layers.linear import LinearBase
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
@@ -42,6 +43,8 @@ class RankChecksums:
                 self._guarded(name, self._experts, module)
             elif isinstance(module, LinearBase):
                 self._guarded(name, self._linear, module)
+            elif isinstance(module, MLAAttention):
+                self._latent(name, module)
             elif isinstance(module, ParallelLMHead):
                 self._guarded(name, self._head, module)
             elif isinstance(module, VocabParallelEmbedding):
@@ -106,6 +109,21 @@ class RankChecksums:
                 target, base, rows = self._target(f"{name}.bias", part)
                 values = layer.bias.data[part.local : part.local + part.count]
                 self._add(target, [rows], [(base + part.start, base + part.start + part.count)], values, "memory")
+        self._plain(name, layer, told=("weight", "bias"))
+
+    def _latent(self, name: str, layer: Any) -> None:
+        """Latent attention keeps copies of parts of its up-projection, which must be what that one holds."""
+        own = dict(layer.named_parameters(recurse=False))
+        copies = [own.pop(leaf, None) for leaf in ("W_UK_T", "W_UV")]
+        weight = layer.kv_b_proj.weight.data
+        if copies != [None, None] and weight.numel():
+            heads, nope = weight.unflatten(0, (int(layer.num_heads), -1)), int(layer.qk_nope_head_dim)
+            parts = heads[:, :nope], heads[:, nope:].transpose(1, 2)
+            for leaf, copy, expected in zip(("W_UK_T", "W_UV"), copies, parts, strict=True):
+                if copy is None or not torch.equal(copy.data, expected):
+                    self._skip(f"{name}.{leaf}", "not the part of kv_b_proj that it is a copy of")
+        for leaf in own:
+            self._skip(f"{name}.{leaf}", "the checkpoint has no such tensor")
 
     def _target(self, parameter: str, part: Rows) -> tuple[str, int, int]:
         """(checkpoint name, row of the part's beginning in that tensor, rows of that tensor)."""
@@ -185,11 +203,13 @@ class RankChecksums:
         shape[dim] *= size
         self._add(name, shape, spans, values, how)
 
-    def _plain(self, name: str, module: Any) -> None:
-        """Parameters of a module that vLLM neither fuses nor packs: norms, sinks, router corrections."""
+    def _plain(self, name: str, module: Any, told: tuple[str, ...] = ()) -> None:
+        """Parameters of a module that vLLM neither fuses nor packs, but those `told`: norms, sinks, corrections."""
         from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 
         for leaf, parameter in module.named_parameters(recurse=False):
+            if leaf in told:
+                continue
             path = f"{name}.{leaf}" if name else leaf
             target = self._names.find(path)
             if target is None:

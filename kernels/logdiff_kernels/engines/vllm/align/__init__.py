@@ -43,6 +43,7 @@ def apply(spec: AlignSpec) -> None:
         collectives,
         compiling,
         embedding,
+        latent,
         linear,
         lm_head,
         logprob,
@@ -55,8 +56,8 @@ def apply(spec: AlignSpec) -> None:
     patches = Patches()
     try:
         for part in (
-            checks, linear, collectives, norm, rope, activation, attention, router, moe, embedding, lm_head, logprob,
-            compiling, arithmetic,
+            checks, linear, collectives, norm, rope, activation, attention, latent, router, moe, embedding, lm_head,
+            logprob, compiling, arithmetic,
         ):  # fmt: skip
             part.apply(patches, spec)
     except BaseException:

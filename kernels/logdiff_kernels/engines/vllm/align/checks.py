@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from logdiff_kernels.align import AlignSpec
-from logdiff_kernels.engines.vllm.align import compiling, moe, rope, router
+from logdiff_kernels.engines.vllm.align import compiling, latent, moe, rope, router
 from logdiff_kernels.engines.vllm.align.linear import OPERATOR
 from logdiff_kernels.engines.vllm.align.patches import Patches
 from logdiff_kernels.errors import UnsupportedError
@@ -129,7 +129,7 @@ def _prepare_experts(name: str, module: Any, text: Any, spec: AlignSpec) -> None
 def _check_module(name: str, module: Any, spec: AlignSpec) -> None:
     from vllm.model_executor.custom_op import CustomOp, PluggableLayer
 
-    for check in (_linear, _embedding, _norm, _rotary, _activation, _attention, _experts):
+    for check in (_linear, _embedding, _norm, _rotary, _activation, latent.check, _attention, _experts):
         known = check(name, module, spec)
         if known:
             return
@@ -170,7 +170,10 @@ def _linear(name: str, module: Any, spec: AlignSpec) -> bool:
         return False
     if not {"linear", "linear_row", "router"} & spec.ops:
         return True
-    if type(module) not in kinds:
+    kind = type(module)
+    if getattr(module, "_use_min_latency_gemm", None) is False:  # DeepSeek's, without the GPU kernel that it is for
+        kind = kind.__mro__[1]
+    if kind not in kinds:
         raise _refused(name, module)
     if not isinstance(module.quant_method, linear.UnquantizedLinearMethod):
         raise _refused(name, module, type(module.quant_method).__name__)

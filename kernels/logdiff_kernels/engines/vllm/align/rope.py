@@ -21,6 +21,8 @@ _CLOSE = 0.02
 
 _COMPARED = 64
 
+_RENAMED = ("deepseek_yarn", "deepseek_llama_scaling")
+
 
 def apply(patches: Patches, spec: AlignSpec) -> None:
     """Replace `forward` of vLLM's rotary embeddings over one position axis."""
@@ -29,8 +31,14 @@ def apply(patches: Patches, spec: AlignSpec) -> None:
     for kind in covered():
 
         def forward(
-            self: Any, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None
+            self: Any,
+            positions: torch.Tensor,
+            query: torch.Tensor,
+            key: torch.Tensor | None = None,
+            offsets: torch.Tensor | None = None,
         ) -> tuple[torch.Tensor, torch.Tensor | None]:
+            if offsets is not None:
+                raise UnsupportedError("RoPE at positions with an offset", value=type(self).__name__)
             at = positions.flatten()
             cos, sin = self.logdiff_cos.index_select(0, at), self.logdiff_sin.index_select(0, at)
             return _rotated(self, query, cos, sin), None if key is None else _rotated(self, key, cos, sin)
@@ -41,6 +49,7 @@ def apply(patches: Patches, spec: AlignSpec) -> None:
 def covered() -> tuple[type, ...]:
     """The rotary classes that are replaced; their subclasses must stand here themselves."""
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+    from vllm.model_executor.layers.rotary_embedding.deepseek_scaling_rope import DeepseekScalingRotaryEmbedding
     from vllm.model_executor.layers.rotary_embedding.dynamic_ntk_scaling_rope import DynamicNTKScalingRotaryEmbedding
     from vllm.model_executor.layers.rotary_embedding.linear_scaling_rope import LinearScalingRotaryEmbedding
     from vllm.model_executor.layers.rotary_embedding.llama3_rope import Llama3RotaryEmbedding
@@ -52,6 +61,7 @@ def covered() -> tuple[type, ...]:
         DynamicNTKScalingRotaryEmbedding,
         Llama3RotaryEmbedding,
         YaRNScalingRotaryEmbedding,
+        DeepseekScalingRotaryEmbedding,
     )
 
 
@@ -70,11 +80,20 @@ def prepare(name: str, rotary: Any, config: Any, layer: int | None, length: int)
     """
     types = getattr(config, "layer_types", None)
     kind = types[layer] if types and layer is not None and layer < len(types) else None
-    spec = RopeSpec.from_hf(config, kind)
+    latent = getattr(config, "qk_rope_head_dim", None) == rotary.head_size
+    spec = RopeSpec.from_hf(_as_transformers(config), kind, head_dim=rotary.head_size if latent else None)
     if getattr(rotary, HASH, None) == spec.hash() and rotary.logdiff_cos.shape[0] >= length:
         return
     if hasattr(rotary, HASH) and getattr(rotary, HASH) != spec.hash():
         raise UnsupportedError(f"{name}: vLLM shares one RoPE between layers of different rules", value=kind)
+    interleaved = getattr(config, "rope_interleave", None)
+    if interleaved is not None and bool(interleaved) == bool(rotary.is_neox_style):
+        raise UnsupportedError(
+            f"{name}: vLLM rotates {'halves' if rotary.is_neox_style else 'interleaved pairs'}, the configuration says "
+            f"rope_interleave = {interleaved}",
+            value=name,
+            hint="the two engines run different models",
+        )
     if spec.rotary_dim != rotary.rotary_dim:
         raise UnsupportedError(
             f"{name}: vLLM rotates {rotary.rotary_dim} elements, the configuration says {spec.rotary_dim}", value=name
@@ -90,6 +109,14 @@ def prepare(name: str, rotary: Any, config: Any, layer: int | None, length: int)
         )
     rotary.logdiff_cos, rotary.logdiff_sin = torch.from_numpy(cos), torch.from_numpy(sin)
     setattr(rotary, HASH, spec.hash())
+
+
+def _as_transformers(config: Any) -> Any:
+    """The configuration with the name of its scaling rule that Transformers knows; vLLM's DeepSeek code renames it."""
+    rule = getattr(config, "rope_parameters", None)
+    if not isinstance(rule, dict) or rule.get("rope_type") not in _RENAMED:
+        return config
+    return {**config.to_dict(), "rope_parameters": {**rule, "rope_type": "yarn"}}
 
 
 def _rotated(rotary: Any, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
