@@ -239,7 +239,8 @@ def compare(folder: Path, model: Path | str, *, lengths: tuple[int, ...] = LENGT
         return differing(found, side.do("score", found, sampling=sampling))[:2]
 
 
-MODELS = ["llama", "qwen2", "qwen3", "qwen3-moe", "mistral", "gemma2", "gemma3", "gpt-oss", "smollm2"]
+MODELS = ["llama", "qwen2", "qwen3", "qwen3-moe", "mistral", "gemma2", "gemma3", "gpt-oss"]
+MODELS += ["deepseek-v2", "deepseek-v3", "smollm2"]
 
 
 @pytest.mark.slow(seconds=40, alone=True)
@@ -287,6 +288,55 @@ def test_every_axis_is_zero(axis: str, tmp_path: Path, patch: pytest.MonkeyPatch
     assert compare(tmp_path, model, **more) == (0, count)
 
 
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 1024,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.7,
+}
+ODD = {"q_lora_rank": 40, "kv_lora_rank": 72, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 40}
+LATENT_AXES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "queries without latents": ({"q_lora_rank": None}, {}),
+    "other sizes": (ODD, {}),
+    "YaRN": ({"rope_parameters": YARN}, {}),
+    "fp32": ({}, {"dtype": "float32"}),
+    "around 512": ({}, {"max_model_len": 1100, "lengths": (511, 512, 513, 1030)}),
+    "chunks of 32": ({}, {"max_num_batched_tokens": 32, "max_num_seqs": 4}),
+    "prefix cache": ({}, {"enable_prefix_caching": True, "shared": 40, "max_num_seqs": 2}),
+    "compiled": ({}, {"enforce_eager": False}),
+    "two ranks": ({}, {"tensor_parallel_size": 2}),
+    "two expert ranks": ({}, {"tensor_parallel_size": 2, "enable_expert_parallel": True}),
+}
+
+
+@pytest.mark.slow(seconds=45, alone=True)
+@pytest.mark.parametrize("axis", LATENT_AXES)
+def test_every_axis_of_latent_attention_is_zero(axis: str, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+    """vLLM turns chunks and prefixes off for latents on a CPU, whose stock kernels know neither; ours do."""
+    from logdiff_kernels.models import build
+    from vllm.platforms.cpu import CpuPlatform
+
+    sizes, more = LATENT_AXES[axis]
+    stock = CpuPlatform.check_and_update_config.__func__
+    seen = []
+
+    def keep(cls: Any, config: Any) -> None:
+        stock(cls, config)
+        config.scheduler_config.enable_chunked_prefill = "max_num_batched_tokens" in more
+        config.scheduler_config.max_num_batched_tokens = more.get("max_num_batched_tokens", 2048)
+        config.cache_config.enable_prefix_caching = more.get("enable_prefix_caching", False)
+        seen.append(config)
+
+    use(patch, tmp_path)
+    count = len(more.get("lengths", LENGTHS)) * TOKENS
+    with pytest.MonkeyPatch.context() as local:
+        local.setattr(CpuPlatform, "check_and_update_config", classmethod(keep))
+        assert compare(tmp_path, build("deepseek-v3", num_hidden_layers=2, **sizes), **more) == (0, count)
+    assert seen
+
+
 @pytest.mark.slow(seconds=45, alone=True)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_combinations_are_zero(seed: int, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
@@ -310,7 +360,7 @@ def test_random_combinations_are_zero(seed: int, tmp_path: Path, patch: pytest.M
     if pick(True, False):
         more |= {"logprobs_mode": "processed_logprobs", "temperature": 0.7}
     name = pick(*MODELS[:-1])
-    if name.startswith("gemma") and more["dtype"] == "float16":  # vLLM refuses that
+    if name.startswith(("gemma", "deepseek")) and more["dtype"] == "float16":  # vLLM refuses that, or aligned vLLM
         more["dtype"] = "bfloat16"
     use(patch, tmp_path)
     result = compare(tmp_path, build(name), **more)
@@ -318,7 +368,7 @@ def test_random_combinations_are_zero(seed: int, tmp_path: Path, patch: pytest.M
 
 
 @pytest.mark.slow(seconds=60, alone=True)
-@pytest.mark.parametrize("name", ["qwen3", "gpt-oss", "gemma2"])
+@pytest.mark.parametrize("name", ["qwen3", "gpt-oss", "gemma2", "deepseek-v3"])
 def test_weights_that_come_by_reload_give_the_bits_of_a_fresh_engine(
     name: str, tmp_path: Path, patch: pytest.MonkeyPatch
 ) -> None:
@@ -358,13 +408,17 @@ CONTROLS = {
 }
 
 
+LATENT_CONTROLS = {"latent attention": ("attention", "deepseek-v3"), "sigmoid router": ("router", "deepseek-v3")}
+
+
 @pytest.mark.slow(seconds=30, alone=True)
-@pytest.mark.parametrize("op", CONTROLS)
-def test_one_operator_left_stock_is_not_zero(op: str, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", [*CONTROLS, *LATENT_CONTROLS])
+def test_one_operator_left_stock_is_not_zero(part: str, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
     from logdiff_kernels.align import OPERATORS
     from logdiff_kernels.models import build
 
-    model = build(CONTROLS[op])
+    op, name = LATENT_CONTROLS[part] if part in LATENT_CONTROLS else (part, CONTROLS[part])
+    model = build(name)
     source = prompts(tmp_path / "prompts", LENGTHS)
     use(patch, tmp_path)
     with rollout(tmp_path, model) as engine:

@@ -16,8 +16,9 @@ class Recipe:
     Args:
         name: what `logdiff models build` calls it.
         config_class: class of `transformers` that takes `config`.
-        config: keyword arguments of the configuration. Head sizes are such that vLLM's CPU attention takes them;
-            sliding windows are shorter than usual prompts, so that a test sees them.
+        config: keyword arguments of the configuration. Head sizes are such that vLLM's CPU attention takes them (for
+            latents, 512 + 64 alone); sliding windows are shorter than usual prompts, so that a test sees them. What
+            Transformers' DeepSeek code takes for granted (sigmoid scores, `noaux_tc`) vLLM reads from the file.
         about: one line for people.
         init_std: standard deviation of the linear weights.
         norm_offset: added to a norm's weight by the model's own code (Gemma: 1).
@@ -47,6 +48,25 @@ def _dense(**more: Any) -> dict[str, Any]:
         "pad_token_id": 0,
     }
     return base | more
+
+
+def _latent(**more: Any) -> dict[str, Any]:
+    """DeepSeek's attention and experts; its configuration classes set `head_dim` themselves, to the rotated part."""
+    shared = _dense(
+        num_key_value_heads=4,
+        kv_lora_rank=512,
+        qk_nope_head_dim=64,
+        qk_rope_head_dim=64,
+        v_head_dim=64,
+        first_k_dense_replace=1,
+        moe_intermediate_size=128,
+        n_routed_experts=16,
+        num_experts_per_tok=4,
+        n_group=4,
+        topk_group=2,
+    )
+    del shared["head_dim"]
+    return shared | more
 
 
 RECIPES: dict[str, Recipe] = {
@@ -105,6 +125,33 @@ RECIPES: dict[str, Recipe] = {
                 layer_types=["sliding_attention", "full_attention"] * 2,
             ),
             "GPT-OSS: attention sinks, alternating windows, 8 experts with biases, 2 per token",
+        ),
+        Recipe(
+            "deepseek-v2",
+            "DeepseekV2Config",
+            _latent(
+                q_lora_rank=None,
+                n_shared_experts=2,
+                routed_scaling_factor=4.0,
+                scoring_func="softmax",
+                topk_method="group_limited_greedy",
+                norm_topk_prob=False,
+            ),
+            "DeepSeek-V2: latent attention, 16 experts in 4 groups, 4 per token, two shared experts",
+        ),
+        Recipe(
+            "deepseek-v3",
+            "DeepseekV3Config",
+            _latent(
+                q_lora_rank=96,
+                n_shared_experts=1,
+                routed_scaling_factor=2.5,
+                scoring_func="sigmoid",
+                topk_method="noaux_tc",
+                norm_topk_prob=True,
+                num_mtp_layers=0,
+            ),
+            "DeepSeek-V3: latents of queries too, 16 experts in 4 groups by sigmoid and correction, 4 per token",
         ),
     )
 }

@@ -66,8 +66,19 @@ def test_families_have_what_they_are_named_for(model_folder: Callable[[str], Pat
     assert "model.layers.0.self_attn.q_norm.weight" in keys["qwen3"]
     assert "model.layers.0.mlp.experts.15.gate_proj.weight" in keys["qwen3-moe"]
     assert "model.layers.0.self_attn.sinks" in keys["gpt-oss"]
+    deepseek = {"model.layers.0.self_attn.kv_b_proj.weight", "model.layers.1.mlp.shared_experts.up_proj.weight"}
+    assert (
+        deepseek | {"model.layers.0.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.weight"}
+        <= keys["deepseek-v2"]
+    )
+    queries = {f"model.layers.0.self_attn.q_{part}_proj.weight" for part in "ab"}
+    assert deepseek | queries | {"model.layers.1.mlp.gate.e_score_correction_bias"} <= keys["deepseek-v3"]
     for name in ("gemma2", "gemma3"):
         assert "lm_head.weight" not in keys[name]
+    for name, scores in (("deepseek-v2", "softmax"), ("deepseek-v3", "sigmoid")):
+        config = json.loads((model_folder(name) / "config.json").read_text(encoding="utf-8"))
+        assert config["scoring_func"] == scores
+        assert config["kv_lora_rank"] + config["qk_rope_head_dim"] == 576  # what vLLM's CPU kernels for latents take
     gemma2 = json.loads((model_folder("gemma2") / "config.json").read_text(encoding="utf-8"))
     assert gemma2["attn_logit_softcapping"] == 50.0
     assert gemma2["final_logit_softcapping"] == 30.0
@@ -128,7 +139,8 @@ def test_unknown_names_are_told_with_what_there_is(name: str, options: dict[str,
 
 def test_the_catalogue_names_every_model_and_alias() -> None:
     found = {entry["name"]: entry for entry in models.catalogue()}
-    assert list(found) == ["llama", "qwen2", "qwen3", "qwen3-moe", "mistral", "gemma2", "gemma3", "gpt-oss", "smollm2"]
+    contract = ["llama", "qwen2", "qwen3", "qwen3-moe", "mistral", "gemma2", "gemma3", "gpt-oss"]
+    assert list(found) == [*contract, "deepseek-v2", "deepseek-v3", "smollm2"]
     assert found["qwen3"]["aliases"] == ["dense"]
     assert found["qwen3-moe"]["aliases"] == ["moe"]
 
