@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from logdiff_kernels.ascendc import attention_inputs as attention
 from logdiff_kernels.ascendc import linear_inputs as linear
 from logdiff_kernels.build.launcher import Launcher
 
@@ -163,6 +164,65 @@ def _glu_backward(kind: int) -> Make:
     return make
 
 
+def _logits(source: Source, columns: int) -> tuple[Tensor, Tensor]:
+    """Logits in rows further apart than their length, some of them -inf, and temperatures."""
+    tokens = max(2, min(9, 30000 // columns))
+    logits = source.floats(tokens, columns + 3, scale=4.0)[:, :columns]
+    if columns > 8:
+        logits[0, 1 : columns // 2] = -torch.inf
+    return logits, torch.tensor([1.0, 0.7, 0.0, 1.3])[source.integers(4, tokens)]
+
+
+def _logprob(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    logits, temperature = _logits(source, n)
+    return logits, temperature, source.integers(n, logits.shape[0]), max(1, n - 2), True
+
+
+def _logprob_shard(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    # the second quarter of a vocabulary of 4 n
+    columns = -(-4 * n // 64) * 16
+    return _logits(source, columns)[0], None, 4 * n, False, 2, 2
+
+
+def _target(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    logits, temperature = _logits(source, n)
+    return logits, temperature, source.integers(3 * n, logits.shape[0]), 2 * n - 1, n
+
+
+def _merge(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    partial = source.floats(n, 4, 3).abs()
+    partial[0, 1] = torch.tensor([-torch.inf, 0.0, 0.0])
+    partial[-1, :, 0] = -torch.inf
+    return (partial,)
+
+
+def _columns(source: Source, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    logits, temperature = _logits(source, n)
+    m = logits.amax(1)
+    s = (logits - m[:, None]).exp().sum(1)
+    return logits, temperature, torch.stack([m, s, torch.zeros_like(s)], 1)
+
+
+def _log_softmax(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    return *_columns(source, n), max(1, n - 70)
+
+
+def _logprob_backward(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    logits, temperature, stats = _columns(source, n)
+    tokens = logits.shape[0]
+    ids = source.integers(n, tokens)
+    dlogp, entropy, dentropy = (source.floats(tokens) for _ in range(3))
+    return logits, temperature, stats, ids, dlogp, entropy, dentropy, max(1, n - 2)
+
+
+def _log_softmax_backward(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    logits, temperature, stats = _columns(source, n)
+    return logits, temperature, stats, source.floats(*logits.shape), max(1, n - 70)
+
+
+_FP32 = (torch.float32,)
+_LOGPROB = ("logprob_target", "logprob_stats", "logprob_merge", "logprob_finish")
+
 CASES = (
     Case("rms_norm", "norm", "rms_norm", _rms_norm, ("rms_norm",)),
     Case("add_rms_norm", "norm", "add_rms_norm", _add_rms_norm, ("rms_norm",)),
@@ -197,11 +257,44 @@ CASES = (
     Case("bias_grad", "linear", "grouped_row_sum", linear.row_sum, ("row_sum",)),
     Case("tree_combine", "linear", "tree_combine", linear.tree, ("tree_combine",)),
     Case("scale_cap", "linear", "scale_cap_", linear.scale_cap, ("scale_cap",), (torch.float32,)),
+    *[
+        Case(name, "attention", "attention", make, ("attention", "attention_combine"), attention.DTYPES)
+        for name, make in (
+            ("attention", attention.training(4, 2, 64, 64)),
+            ("attention_full", attention.training(2, 2, 128, 128, causal=False)),
+            ("attention_window_sinks", attention.training(3, 1, 192, 128, window=100, sinks=True)),
+            ("attention_softcap", attention.training(6, 2, 96, 96, softcap=20.0)),
+            ("attention_wide", attention.training(2, 1, 256, 256)),
+            ("attention_chunked", attention.chunked),
+        )
+    ],
+    *[
+        Case(name, "attention", "paged_attention", make, ("attention", "attention_combine"), attention.DTYPES)
+        for name, make in (
+            ("attention_decode", attention.paged(8, 2, 128, 16, 1)),
+            ("attention_prefix", attention.paged(4, 1, 64, 48, 40, window=300)),
+            ("attention_latent", attention.paged(16, 1, 576, 128, 2, latent=512)),
+        )
+    ],
     Case("swiglu", "activation", "glu", _glu(0, "halves"), ("glu",)),
     Case("geglu_tanh", "activation", "glu", _glu(1, "halves"), ("glu",)),
     Case("swiglu_clamped", "activation", "glu", _glu(2, "pairs"), ("glu",)),
     Case("swiglu_backward", "activation", "glu_backward", _glu_backward(0), ("glu_backward",)),
     Case("geglu_tanh_backward", "activation", "glu_backward", _glu_backward(1), ("glu_backward",)),
     Case("swiglu_clamped_backward", "activation", "glu_backward", _glu_backward(2), ("glu_backward",)),
+    Case("logprob", "logprob", "logprob", _logprob, _LOGPROB, _FP32),
+    Case("logprob_shard", "logprob", "stats", _logprob_shard, ("logprob_stats", "logprob_merge"), _FP32),
+    Case("logprob_target", "logprob", "target", _target, ("logprob_target",), _FP32),
+    Case("logprob_merge", "logprob", "merge", _merge, ("logprob_merge",), _FP32),
+    Case("log_softmax", "logprob", "log_softmax", _log_softmax, ("log_softmax",), _FP32),
+    Case("logprob_backward", "logprob", "logprob_backward", _logprob_backward, ("logprob_backward",), _FP32),
+    Case(
+        "log_softmax_backward",
+        "logprob",
+        "log_softmax_backward",
+        _log_softmax_backward,
+        ("log_softmax_backward",),
+        _FP32,
+    ),
 )
 """Every case."""
