@@ -117,7 +117,7 @@ private:
             const uint32_t rows = tile.run(plan_, row, tile.rows - row, plan_.q_row, plan_.q_head);
             const uint64_t from = tile.offset(plan_, row, plan_.q_row, plan_.q_head);
             const uint32_t tokens = (tile.rows - row) / plan_.group;
-            if (rows == plan_.group && tokens > 1 && plan_.q_row > 0 && plan_.q_row <= int64_t(kMostGmStride)) {
+            if (rows == plan_.group && tokens > 1 && in_reach(plan_.q_row) && in_reach(plan_.q_head)) {
                 copy_tokens(to[row * kBlock<T>], q_gm_[from], tokens);
                 row += tokens * plan_.group;
             } else {
@@ -128,6 +128,9 @@ private:
         SetFlag<HardEvent::MTE2_MTE1>(query_event());
         WaitFlag<HardEvent::MTE2_MTE1>(query_event());
     }
+
+    // Whether Nd2Nz can step over `stride` elements.
+    LD_FN static bool in_reach(int64_t stride) { return stride > 0 && stride <= int64_t(kMostGmStride); }
 
     // The group's heads of `tokens` whole tokens: one instruction.
     LD_FN void copy_tokens(const LocalTensor<T>& to, const GlobalTensor<T>& from, uint32_t tokens) {
