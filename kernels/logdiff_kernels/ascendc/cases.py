@@ -220,6 +220,49 @@ def _log_softmax_backward(source: Source, n: int, dtype: torch.dtype) -> tuple[A
     return logits, temperature, stats, source.floats(*logits.shape), max(1, n - 70)
 
 
+# flags of cpu.router: 1 sigmoid, 2 choice on logits, 4 renormalise, 8 groups by their two best
+_ROUTERS = {
+    "softmax": (1, 1, 4, 0.0, 1.0),
+    "groups": (4, 2, 1 | 4 | 8, 1e-20, 2.5),
+    "groups_max": (4, 3, 0, 0.0, 16.0),
+    "on_logits": (1, 1, 2, 0.0, 1.0),
+    "sigmoid_on_logits": (1, 1, 1 | 2, 0.0, 1.0),
+}
+
+
+def _expert_logits(source: Source, experts: int, special: bool) -> Tensor:
+    # multiples of a quarter, so that many are equal
+    x = (source.floats(37, experts, scale=3.0) * 4).round() / 4
+    if special:
+        values = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0])
+        chosen = source.integers(60, 37, experts)
+        x = torch.where(chosen < 5, values[chosen.clamp(max=4)], x)
+    return x
+
+
+def _router(rule: str, special: bool = False) -> Make:
+    groups, top_groups, flags, eps, scaling = _ROUTERS[rule]
+
+    def make(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+        experts = max(16, min(n, 512) // 4 * 4)
+        bias = source.floats(experts) if flags & 1 else None
+        k = min(6, top_groups * (experts // groups))
+        return _expert_logits(source, experts, special), bias, k, groups, top_groups, flags, eps, scaling
+
+    return make
+
+
+def _router_backward(rule: str) -> Make:
+    _, _, flags, eps, scaling = _ROUTERS[rule]
+
+    def make(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+        experts = max(7, min(n, 512))
+        ids = source.floats(37, experts).argsort(1)[:, :5]
+        return source.floats(37, 5), source.floats(37, experts), ids, flags, eps, scaling
+
+    return make
+
+
 _FP32 = (torch.float32,)
 _LOGPROB = ("logprob_target", "logprob_stats", "logprob_merge", "logprob_finish")
 
@@ -295,6 +338,15 @@ CASES = (
         _log_softmax_backward,
         ("log_softmax_backward",),
         _FP32,
+    ),
+    *(Case(f"router_{rule}", "router", "router", _router(rule), ("router",), _FP32) for rule in _ROUTERS),
+    *(Case(f"router_{rule}_special", "router", "router", _router(rule, True), ("router",), _FP32) for rule in _ROUTERS),
+    *(
+        Case(
+            f"router_{rule}_backward", "router", "router_backward", _router_backward(rule), ("router_backward",), _FP32
+        )
+        for rule in _ROUTERS
+        if not rule.startswith("groups_")
     ),
 )
 """Every case."""

@@ -24,6 +24,7 @@ enum RowKernel : uint32_t {
     kTreeCombine,      // partial results of linear_row across ranks
     kColumnSum,        // weight gradient of rms_norm and bias gradient: 512-row blocks, a row is a strip of columns
     kScaleCap,         // scale and soft cap of logits; a row is a run of them
+    kAttentionDots,    // D of the attention backward
     kRowKernels,
 };
 
@@ -45,14 +46,15 @@ LD_PLAN_FN constexpr RowBuffers row_buffers(uint32_t kernel) {
         case kGluBackward: return {3, 2, 6, 64};        // dy, gate, up -> dgate, dup
         case kLogprob: return {1, 0, 0, 0};             // logits -> statistics, in slices of fixed size
         case kLogprobBackward: return {2, 1, 3, 256};   // logits, dout -> dlogits; also log_softmax
-        case kRouter: return {1, 0, 6, 1024};           // logits -> weights and ids
-        case kRouterBackward: return {1, 1, 5, 1024};
+        case kRouter: return {1, 0, 9, 2560};           // logits -> weights and ids
+        case kRouterBackward: return {1, 1, 4, 1024};
         case kGather: return {1, 0, 0, 64};             // one queue carries the row in and out
         case kCombine: return {1, 1, 3, 512};
         case kCombineBackward: return {2, 1, 4, 512};
         case kTreeCombine: return {0, 1, 18, 64};       // up to 8 partials in fp32, twice, and bias -> y
         case kColumnSum: return {2, 0, 4, 64};
         case kScaleCap: return {1, 1, 6, 64};           // fp32 logits -> logits
+        case kAttentionDots: return {2, 0, 2, 512};     // dO, O -> D and lse as data blocks
         default: return {0, 0, 0, 0};
     }
 }
@@ -60,8 +62,8 @@ LD_PLAN_FN constexpr RowBuffers row_buffers(uint32_t kernel) {
 // Masks, constants and statistics of any row kernel, and the work memory of exp1 where it is needed.
 LD_PLAN_FN constexpr uint32_t row_fixed_bytes(uint32_t kernel) {
     switch (kernel) {
-        case kGlu: case kGluBackward: case kLogprobBackward: case kRouter: case kRouterBackward: case kScaleCap:
-            return 24 * kKiB;
+        case kGlu: case kGluBackward: case kLogprobBackward: case kScaleCap: return 24 * kKiB;
+        case kRouter: case kRouterBackward: return 76 * kKiB;  // slots of each token
         case kLogprob: return 30 * kKiB;
         default: return 8 * kKiB;
     }

@@ -40,6 +40,16 @@ public:
         for (uint32_t r = 0; r < tile.rows; ++r) add_chunks(lanes_[r * kLanes], x[r * tile.pitch + kLanes], chunks - 1);
     }
 
+    // Starts the sums of rows whose chunks lie in planes: [planes][rows][64].
+    LD_FN void first_planes(const LocalTensor<float>& x, uint32_t planes, uint32_t rows) {
+        const int32_t count = int32_t(rows * kLanes);
+        copy_floats(lanes_, x, uint32_t(count));
+        for (uint32_t p = 1; p < planes; ++p) {
+            v_barrier();
+            Add(lanes_, x[uint32_t(count) * p], lanes_, count);
+        }
+    }
+
     // Continues the sum of a single row.
     LD_FN void more(const LocalTensor<float>& x, const RowTile& tile) {
         v_barrier();
