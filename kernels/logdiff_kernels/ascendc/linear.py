@@ -25,6 +25,9 @@ MOST_PARTIALS = 8
 STRIP = 128
 """Columns that a vector core sums at a time for a bias gradient (`row_sum.h`)."""
 
+MOST_STRIDE = 65535
+"""Elements between rows that one copy to L1 can step over."""
+
 RUN = 4096
 """Logits that a vector core scales and caps at a time."""
 
@@ -244,10 +247,14 @@ def _of_one_dtype(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 def _with_unit_stride(x: torch.Tensor) -> torch.Tensor:
-    """x [..., rows, k], copied unless it is contiguous along k or, in 16 bits, along its rows."""
+    """x [..., rows, k], copied unless it is contiguous along k or, in 16 bits, along its rows.
+
+    Rows that lie too far apart are copied to lie side by side: the kernel would have to fetch them one by one.
+    """
+    narrow = x.dtype != torch.float32 and x.shape[-2] > 1
     if x.shape[-1] == 1 or x.stride(-1) == 1:
-        return x
-    return x if x.dtype != torch.float32 and x.shape[-2] > 1 and x.stride(-2) == 1 else x.contiguous()
+        return x.mT.contiguous().mT if narrow and x.stride(-2) > MOST_STRIDE else x
+    return x if narrow and x.stride(-2) == 1 else x.contiguous()
 
 
 def _k_stride(x: torch.Tensor) -> int:

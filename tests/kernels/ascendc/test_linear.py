@@ -12,6 +12,7 @@ from logdiff_kernels.contract import STEP
 from logdiff_kernels.contract.linear import row_leaves
 from logdiff_kernels.cpu import linear as cpu
 from logdiff_kernels.errors import UnsupportedError
+from logdiff_kernels.plan import plans
 from logdiff_kernels.twin.library import Mmad
 
 ARCHS = (2201, 3510)
@@ -121,6 +122,12 @@ def test_cores_and_order_of_blocks_do_not_change_bits(arch: int) -> None:
     for cores in (1, 20, 24, 40):
         launcher = TwinLauncher(arch, cores=cores, seed=cores)
         _equal(linear.matmul(launcher, a, b, bias, BF16, cpu.TREE, 8), want)
+
+
+@pytest.mark.parametrize(("n", "tile"), [(128, 128), (3072, 128), (4096, 256), (3073, 256)])
+def test_tiles_are_wide_where_the_busiest_core_then_fetches_less(n: int, tile: int) -> None:
+    # on 24 cores 24 narrow tiles are one round of 2 operands, 25 to 32 are two; wide tiles are one round of 3
+    assert plans.linear(dtype=1, out_dtype=1, m=1, n=n, k=512, cores=24).tile_n == tile
 
 
 @pytest.mark.parametrize("arch", ARCHS)
