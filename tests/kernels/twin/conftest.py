@@ -9,6 +9,7 @@ import pytest
 from logdiff_kernels.twin import build
 from logdiff_kernels.twin.library import Library
 
+from tests.kernels.twin.instructions import Instructions
 from tests.kernels.twin.kernels_of import Kernels
 
 HERE = Path(__file__).parent
@@ -31,3 +32,10 @@ def compiled() -> Callable[..., Kernels]:
 def core(request: pytest.FixtureRequest, compiled: Callable[..., Kernels]) -> Kernels:
     """The kernels of core_kernels.cpp, on both architectures."""
     return compiled("core_kernels.cpp", request.param)
+
+
+@pytest.fixture(scope="session", params=[2201, 3510])
+def vector(request: pytest.FixtureRequest) -> Instructions:
+    """The vector instructions of vector_kernels.cpp, on both architectures."""
+    library = Library(build.ensure_library(HERE / "vector_kernels.cpp", request.param))
+    return Instructions(library, request.param)

@@ -1,8 +1,8 @@
 // Exp, Ln, Sqrt, Div: instructions whose accuracy is a matter of the chip; Abs, Relu; Rsqrt and Reciprocal, refused.
 //
 // 950 documents 1 ulp without subnormals for the plain forms and other algorithms by a template parameter; nothing is
-// published for 2201. The twin rounds what the host's libm gives, or, where the launch perturbs, is off by up to one
-// unit in the last place. Exp(0) = 1, Exp(-inf) = 0, Ln(1) = 0 and special values are never perturbed.
+// published for 2201. The twin rounds the fp64 result, or, where the launch perturbs, gives the fp32 on its other side
+// for some operands: within 1 ulp as well. Exact results such as Exp(0) = 1 and Ln(1) = 0 stay as they are.
 #pragma once
 
 #include <cmath>
@@ -66,45 +66,46 @@ inline float flushed(float x, bool flush) {
   return flush && std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x;
 }
 
-// `value`, or its neighbour above or below, chosen by the operands' bits. Finite non-zero results only.
-inline float perturbed(float value, uint32_t a, uint32_t b, bool perturb) {
-  if (!perturb || value == 0.0f || !std::isfinite(value)) return value;
-  const uint32_t mixed = ((a ^ (b * 0x9e3779b9u)) * 0x85ebca6bu) >> 16;
-  const int step = int(mixed % 3u) - 1;
-  return step == 0 ? value : std::nextafter(value, step > 0 ? HUGE_VALF : -HUGE_VALF);
+// `exact` as fp32, or, chosen by the operands' bits where `perturb`, the other fp32 next to it. Zeros, infinities and
+// exact results stay.
+inline float rounded(double exact, uint32_t a, uint32_t b, bool perturb) {
+  const float nearest = float(exact);
+  if (!perturb || nearest == 0.0f || !std::isfinite(nearest) || double(nearest) == exact) return nearest;
+  const uint32_t mixed = ((a ^ (b * 0x9e3779b9u)) * 0x85ebca6bu) >> 31;
+  return mixed ? std::nextafter(nearest, exact > double(nearest) ? HUGE_VALF : -HUGE_VALF) : nearest;
 }
 
-struct Transcendental {
+struct Inexact {
   Accuracy accuracy;
   bool perturb = options().perturb != 0 && !accuracy.exact;
 };
 
-struct ExpOp : Transcendental {
+struct ExpOp : Inexact {
   float operator()(float x) const {
     x = flushed(x, accuracy.flush);
-    const float y = std::exp(x);
-    return flushed(x == 0.0f ? y : perturbed(y, float_bits(x), 1, perturb), accuracy.flush);
+    return flushed(rounded(std::exp(double(x)), float_bits(x), 1, perturb), accuracy.flush);
   }
 };
-struct LnOp : Transcendental {
+struct LnOp : Inexact {
   float operator()(float x) const {
     x = flushed(x, accuracy.flush);
-    return perturbed(std::log(x), float_bits(x), 2, perturb);
+    return rounded(std::log(double(x)), float_bits(x), 2, perturb);
   }
 };
-struct SqrtOp : Transcendental {
+struct SqrtOp : Inexact {
   float operator()(float x) const {
     // The exact algorithm of 950 is documented to give 0 above 2^126.
     if (k3510 && accuracy.exact && x > 0x1p126f) return 0.0f;
     x = flushed(x, accuracy.flush);
-    return perturbed(std::sqrt(x), float_bits(x), 3, perturb);
+    return perturb ? rounded(std::sqrt(double(x)), float_bits(x), 3, true) : std::sqrt(x);
   }
 };
-struct DivOp : Transcendental {
+struct DivOp : Inexact {
   float operator()(float a, float b) const {
     a = flushed(a, accuracy.flush);
     b = flushed(b, accuracy.flush);
-    return flushed(perturbed(a / b, float_bits(a), float_bits(b), perturb), accuracy.flush);
+    const float y = perturb ? rounded(double(a) / double(b), float_bits(a), float_bits(b), true) : a / b;
+    return flushed(y, accuracy.flush);
   }
 };
 
