@@ -138,9 +138,9 @@ def of_attention_backward(arch: str, dtype: int, dim: int, dim_v: int) -> Budget
     """
     plan = plans.attention_backward(**_attention_fields(arch, dtype, dim, dim_v))
     tiles = (
-        f"L1 {plan.operand_buffers} x (128 x {plan.operand_width}), "
-        f"own operands {'kept' if plan.resident else 'streamed'}, "
-        f"{plan.vector_rows} rows x {plan.vector_buffers}"
+        f"Mmad n {plan.dim_n} and {plan.dim_v_n}, L1 {plan.own_buffers} x own, "
+        f"{plan.operand_buffers} x (128 x {plan.operand_width}), "
+        f"{plan.vector_rows} rows, sums in {'UB' if plan.resident else 'GM'}"
     )
     return check(_budget("attention_backward", arch, dtype, _size(dim, dim_v), plans.usage(plan), tiles))
 
@@ -178,7 +178,8 @@ def budgets(arch: str) -> Iterator[Budget]:
         for dim, dim_v in HEAD_SIZES:
             if supported(dtype, dim):
                 yield of_attention(arch, dtype, dim, dim_v)
-                yield of_attention_backward(arch, dtype, dim, dim_v)
+                if structs.ELEMENT_BYTES[dtype] == 2:
+                    yield of_attention_backward(arch, dtype, dim, dim_v)
         for kind in Pieces:
             yield of_linear(arch, dtype, kind, bias=False)
             yield of_linear(arch, dtype, kind, bias=True)

@@ -215,8 +215,9 @@ class LdAttentionBackwardPlan(ctypes.Structure):
     _fields_ = [
         ("forward", LdAttentionPlan),
         *_fields(_I64, "dout_row dout_head"),
-        *_fields(_U32, "vector_rows vector_buffers resident operand_width operand_buffers weight_buffers ring"),
-        *_fields(_U32, "tokens dq_items dkv_items dq_blocks dkv_blocks"),
+        *_fields(_U32, "vector_rows resident own_buffers operand_width operand_buffers dim_n dim_v_n ring"),
+        *_fields(_U32, "tokens dq_items dkv_items dq_blocks dkv_blocks reserved"),
+        ("dots", LdRows),
         ("workspace", _U64),
     ]
 

@@ -36,10 +36,6 @@ public:
         k_gm_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(k));
         v_gm_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(v));
         workspace_ = workspace;
-        // Rows of Q and P behind the last one of an item are whatever was there: rows don't meet. At first they are +0.
-        zero_l1(p_, 0, plan::kTileM, (2 * weight_elements_ + plan_.q_buffers * plan::kTileM * plan_.dim) /
-                                         (plan::kTileM * kBlock<T>), plan::kTileM);
-        PipeBarrier<PIPE_MTE2>();
         cube_.start();
         for (uint32_t i = 0; i < plan_.kv_buffers; ++i) SetFlag<HardEvent::MTE1_MTE2>(int32_t(i));
         for (int32_t i = 0; i < 2; ++i) SetFlag<HardEvent::MTE1_MTE2>(kWeightEvents + i);
@@ -112,6 +108,7 @@ private:
         WaitFlag<HardEvent::MTE1_MTE2>(query_event());
         const AttentionTile& tile = step.tile;
         const LocalTensor<T> to = query();
+        if (step.item < plan_.q_buffers && tile.rows < plan::kTileM) clear(to, plan_.dim);
         const int64_t stride = tile.stride(plan_, plan_.q_row, plan_.q_head);
         for (uint32_t row = 0; row < tile.rows;) {
             const uint32_t rows = tile.run(plan_, row, tile.rows - row, plan_.q_row, plan_.q_head);
@@ -127,6 +124,12 @@ private:
         }
         SetFlag<HardEvent::MTE2_MTE1>(query_event());
         WaitFlag<HardEvent::MTE2_MTE1>(query_event());
+    }
+
+    // Rows of Q and P behind the last one of an item are whatever was there: rows don't meet. At first they are +0.
+    LD_FN static void clear(const LocalTensor<T>& rows, uint32_t columns) {
+        zero_l1(rows, 0, plan::kTileM, columns / kBlock<T>, plan::kTileM);
+        PipeBarrier<PIPE_MTE2>();
     }
 
     // Whether Nd2Nz can step over `stride` elements.
@@ -193,6 +196,7 @@ private:
         const uint32_t dims = plan_.dim_v / plan_.pv_n, blocks = dims * step.sub_tiles, held = whole_ ? 2 : 1;
         uint32_t fetched = 0;
         for (; fetched < blocks && fetched < plan_.kv_buffers; ++fetched) load_values(step, fetched);
+        if (step.number == 0) clear(p_, 2 * weight_elements_ / plan::kTileM);
         CrossCoreWaitFlag<2, PIPE_MTE2>(kWeightsReady);
         GlobalTensor<float> out;
         out.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(

@@ -23,6 +23,15 @@ struct AttentionTables {
     }
 };
 
+// Which of a sequence's `keys` keys a query at absolute position `at` sees.
+LD_FN plan::KeyRange visible_at(const LdAttentionPlan& p, uint32_t keys, int64_t at) {
+    int64_t end = keys;
+    if (p.causal && at + 1 < end) end = at + 1;
+    const int64_t begin = p.window > 0 && at + 1 > int64_t(p.window) ? at + 1 - int64_t(p.window) : 0;
+    if (begin >= end) return {0, 0};
+    return {uint32_t(begin), uint32_t(end)};
+}
+
 // Packed rows of one tile, and the sequence that they belong to.
 struct AttentionTile {
     uint32_t sequence, kv_head;
@@ -44,12 +53,7 @@ struct AttentionTile {
     }
     // Keys that the row sees.
     LD_FN plan::KeyRange visible(const LdAttentionPlan& p, uint32_t row) const {
-        const int64_t at = position(p, row);
-        int64_t end = keys;
-        if (p.causal && at + 1 < end) end = at + 1;
-        const int64_t begin = p.window > 0 && at + 1 > int64_t(p.window) ? at + 1 - int64_t(p.window) : 0;
-        if (begin >= end) return {0, 0};
-        return {uint32_t(begin), uint32_t(end)};
+        return visible_at(p, keys, position(p, row));
     }
     // Rows from `row` on that lie one stride apart in a tensor with these strides, at most `most`.
     LD_FN uint32_t run(const LdAttentionPlan& p, uint32_t row, uint32_t most, int64_t row_stride,

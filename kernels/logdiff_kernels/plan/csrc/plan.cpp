@@ -118,6 +118,7 @@ LD_EXPORT int ld_plan_attention_backward_table(LdAttentionBackwardPlan* p, const
     if (const int status = copy_out(table.dq, dq, dq_room); status != kPlanOk) return status;
     if (const int status = copy_out(table.dkv, dkv, dkv_room); status != kPlanOk) return status;
     p->tokens = uint32_t(q_start[p->forward.batch]);
+    cut_dots(*p);
     p->dq_items = uint32_t(table.dq.size());
     p->dkv_items = uint32_t(table.dkv.size());
     p->dq_blocks = uint32_t(least(p->dq_items, p->forward.cores));

@@ -42,4 +42,14 @@ LD_FN void widen_any(const LocalTensor<float>& dst, const LocalTensor<float>& sr
     }
 }
 
+LD_FN void narrow_any(const LocalTensor<float>& dst, const LocalTensor<float>& src, uint32_t dtype, uint32_t count) {
+    if (dtype == plan::kBFloat16) {
+        narrow(dst.ReinterpretCast<bfloat16_t>(), src, count);
+    } else if (dtype == plan::kFloat16) {
+        narrow(dst.ReinterpretCast<half>(), src, count);
+    } else {
+        narrow(dst, src, count);
+    }
+}
+
 }  // namespace ld
