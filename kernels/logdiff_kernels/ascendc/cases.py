@@ -263,6 +263,57 @@ def _router_backward(rule: str) -> Make:
     return make
 
 
+def _slots(source: Source, tokens: int, k: int, experts: int) -> tuple[Tensor, Tensor]:
+    """Ids [tokens, k], all of a token different and some absent, and each slot's row."""
+    ids = source.floats(tokens, experts).argsort(1)[:, :k]
+    ids = torch.where(source.integers(6, tokens, k) == 0, -1, ids)
+    ids[0] = -1
+    flat = ids.reshape(-1)
+    order = torch.sort(torch.where(flat < 0, experts, flat), stable=True)[1]
+    position = torch.empty_like(order)
+    position[order] = torch.arange(order.shape[0])
+    return ids, torch.where(flat < 0, -1, position)
+
+
+def _gather(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    tokens = rows_for(n)
+    return source.floats(tokens, n + 5, dtype=dtype)[:, :n], source.integers(2 * tokens, 3 * tokens), 2
+
+
+def _combine(shared: bool) -> Make:
+    def make(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+        tokens = rows_for(n)
+        ids, position = _slots(source, tokens, 3, 8)
+        y = source.floats(3 * tokens, n, dtype=dtype)
+        if not shared:
+            return y, None, ids, position, None, None
+        other = torch.float32 if dtype == torch.float16 else dtype
+        logical = source.floats(8).argsort()
+        return y, source.floats(tokens, 3), ids, position, logical, source.floats(tokens, n, dtype=other)
+
+    return make
+
+
+def _combine_backward(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    tokens = rows_for(n)
+    ids, position = _slots(source, tokens, 3, 8)
+    y = source.floats(int((ids >= 0).sum()), n, dtype=dtype)
+    return source.floats(tokens, n, dtype=dtype), y, source.floats(tokens, 3), position
+
+
+def _embedding(scale: float | None) -> Make:
+    def make(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+        return source.integers(90, 2 * rows_for(n)), source.floats(90, n, dtype=dtype), scale
+
+    return make
+
+
+def _embedding_backward(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    tokens = 2 * rows_for(n)
+    out = torch.float32 if dtype == torch.bfloat16 else dtype
+    return source.floats(tokens, n, dtype=dtype), source.integers(9, tokens), 11, 0.3, out
+
+
 _FP32 = (torch.float32,)
 _LOGPROB = ("logprob_target", "logprob_stats", "logprob_merge", "logprob_finish")
 
@@ -348,5 +399,12 @@ CASES = (
         for rule in _ROUTERS
         if not rule.startswith("groups_")
     ),
+    Case("moe_gather", "moe", "gather", _gather, ("gather_rows",)),
+    Case("moe_combine", "moe", "combine", _combine(True), ("moe_combine",)),
+    Case("moe_combine_plain", "moe", "combine", _combine(False), ("moe_combine",)),
+    Case("moe_combine_backward", "moe", "combine_backward", _combine_backward, ("moe_combine_backward",)),
+    Case("embedding", "embedding", "embedding", _embedding(None), ("gather_rows",)),
+    Case("embedding_scaled", "embedding", "embedding", _embedding(13.5), ("gather_rows",)),
+    Case("embedding_backward", "embedding", "embedding_backward", _embedding_backward, ("embedding_backward",)),
 )
 """Every case."""

@@ -115,7 +115,7 @@ class LdMoePlan(ctypes.Structure):
 
     _fields_ = [
         *_fields(_I64, "x_stride y_stride"),
-        *_fields(_U32, "dtype tokens top_k hidden source_rows has_weights has_shared has_logical"),
+        *_fields(_U32, "dtype tokens top_k hidden source_rows has_weights other_dtype has_logical"),
         *_fields(_F32, "scale"),
         *_fields(_U32, "has_scale"),
         ("rows", LdRows),

@@ -85,7 +85,7 @@ public:
     // sink: LinearOutput or LinearSlots.
     template <class Sink> LD_FN void run(GM_ADDR offsets, Sink sink) {
         LinearWalk walk(plan_, offsets, uint32_t(GetBlockIdx()));
-        LinearPiece piece, next;
+        LinearPiece piece{}, next{};
         MatrixProduct<T> product, following;
         tile_.start();
         bool more = filled(walk, piece);
@@ -163,7 +163,7 @@ public:
 
     LD_FN void run(GM_ADDR offsets) {
         LinearWalk walk(plan_, offsets, block_);
-        LinearPiece piece;
+        LinearPiece piece{};
         while (walk.next(piece)) {
             rows_ = piece.rows > first_ ? uint32_t(plan::least(kOwn, piece.rows - first_)) : 0;
             for (uint32_t side = 0; side < piece.sides(); ++side) {

@@ -24,7 +24,6 @@ enum RowKernel : uint32_t {
     kTreeCombine,      // partial results of linear_row across ranks
     kColumnSum,        // weight gradient of rms_norm and bias gradient: 512-row blocks, a row is a strip of columns
     kScaleCap,         // scale and soft cap of logits; a row is a run of them
-    kAttentionDots,    // D of the attention backward
     kRowKernels,
 };
 
@@ -48,13 +47,12 @@ LD_PLAN_FN constexpr RowBuffers row_buffers(uint32_t kernel) {
         case kLogprobBackward: return {2, 1, 3, 256};   // logits, dout -> dlogits; also log_softmax
         case kRouter: return {1, 0, 9, 2560};           // logits -> weights and ids
         case kRouterBackward: return {1, 1, 4, 1024};
-        case kGather: return {1, 0, 0, 64};             // one queue carries the row in and out
-        case kCombine: return {1, 1, 3, 512};
+        case kGather: return {1, 1, 1, 64};             // rows in and out; fp32 only where they are scaled
+        case kCombine: return {1, 1, 6, 512};           // also the embedding's gradient
         case kCombineBackward: return {2, 1, 4, 512};
         case kTreeCombine: return {0, 1, 18, 64};       // up to 8 partials in fp32, twice, and bias -> y
         case kColumnSum: return {2, 0, 4, 64};
         case kScaleCap: return {1, 1, 6, 64};           // fp32 logits -> logits
-        case kAttentionDots: return {2, 0, 2, 512};     // dO, O -> D and lse as data blocks
         default: return {0, 0, 0, 0};
     }
 }
@@ -148,8 +146,8 @@ struct LdRouterPlan {
 struct LdMoePlan {  // permute (gather), combine and its backward; also embedding
     int64_t x_stride, y_stride;
     uint32_t dtype, tokens, top_k, hidden;
-    uint32_t source_rows, has_weights, has_shared, has_logical;
-    float scale;          // embedding scale
+    uint32_t source_rows, has_weights, other_dtype, has_logical;  // of the shared expert's rows or of the embedding's
+    float scale;                                                  // gradient; embedding scale
     uint32_t has_scale;
     LdRows rows;
 };
