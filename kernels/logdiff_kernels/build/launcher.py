@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from logdiff_kernels.ascendc.kernels import kernels
 from logdiff_kernels.errors import EngineError, InputError, UnsupportedError
 
 _STATUS = {
@@ -100,13 +101,19 @@ def load(path: Path) -> ctypes.CDLL:
         ) from error
 
 
-def pointers(launcher: Launcher, tensors: Sequence[Tensor | None], blocks: int) -> ctypes.Array[ctypes.c_void_p]:
+def pointers(
+    launcher: Launcher, kernel: str, tensors: Sequence[Tensor | None], blocks: int
+) -> ctypes.Array[ctypes.c_void_p]:
     """Addresses of the tensors of a launch, checked.
 
     Raises:
-        InputError: a tensor on another device, no block, or more than there are cores (those that wait for each other
-            would wait for ever).
+        InputError: another number of tensors than the kernel takes, one on another device, no block, or more than there
+            are cores of its kind (those that wait for each other would wait for ever).
     """
+    record = kernels().get(kernel)
+    if record is not None and len(tensors) != len(record.pointers):
+        names = ", ".join(record.pointers)
+        raise InputError(f"{kernel} takes {len(record.pointers)} tensors", value=len(tensors), hint=names)
     for x in tensors:
         if x is not None and x.device != launcher.device:
             raise InputError(
@@ -114,9 +121,12 @@ def pointers(launcher: Launcher, tensors: Sequence[Tensor | None], blocks: int) 
                 value=str(x.device),
                 hint="move it there",
             )
-    most = launcher.cores * launcher.vectors_per_core
+    on_vectors = record is None or record.kind == "vector"
+    most = launcher.cores * launcher.vectors_per_core if on_vectors else launcher.cores
     if not 1 <= blocks <= most:
-        raise InputError("a launch has no block, or more than there are cores", value=blocks, hint=f"1 to {most}")
+        raise InputError(
+            f"{kernel}: a launch has no block, or more than there are cores", value=blocks, hint=f"1 to {most}"
+        )
     return (ctypes.c_void_p * len(tensors))(*(None if x is None else x.data_ptr() for x in tensors))
 
 

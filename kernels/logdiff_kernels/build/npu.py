@@ -51,7 +51,7 @@ class NpuLauncher:
         start = self._entries.get(kernel)
         if start is None:
             start = self._entries[kernel] = entry(load(self.build.of(kernel).path), kernel)
-        addresses = pointers(self, tensors, blocks)
+        addresses = pointers(self, kernel, tensors, blocks)
         # A launch goes to another device than the tensors' if that one is current.
         with self._npu.device(self.device):
             stream = self._npu.current_stream(self.device)

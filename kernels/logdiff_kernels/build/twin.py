@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from logdiff_kernels import toolchain
-from logdiff_kernels.ascendc.kernels import kernels as known
+from logdiff_kernels.ascendc.kernels import kernels
 from logdiff_kernels.build import compile
 from logdiff_kernels.build.arch import arch_name, arch_number
 from logdiff_kernels.build.launcher import pointers
-from logdiff_kernels.errors import InputError
 from logdiff_kernels.twin import build as twin
 from logdiff_kernels.twin.library import Argument, Library, Mmad, Options, Result
 
@@ -79,7 +78,7 @@ class TwinLauncher:
         Raises:
             TwinError: the kernel did what an NPU does not allow, or leaves undefined.
         """
-        pointers(self, tensors, blocks)
+        pointers(self, kernel, tensors, blocks)
         (source,) = compile.chosen([kernel])
         library = _loaded(twin.ensure_library(source, self.arch, exact_exp=self.exact_exp, sanitize=self._sanitize))
         arguments = _arguments(kernel, tensors)
@@ -134,10 +133,8 @@ def _loaded(path: Path) -> Library:
 
 
 def _arguments(kernel: str, tensors: Sequence[Tensor | None]) -> list[Argument | None]:
-    record = known().get(kernel)
+    record = kernels().get(kernel)
     names = record.pointers if record is not None else tuple(f"argument {i}" for i in range(len(tensors)))
-    if len(names) != len(tensors):
-        raise InputError(f"{kernel} takes {len(names)} tensors", value=len(tensors), hint=", ".join(names))
     found: list[Argument | None] = []
     for name, x in zip(names, tensors, strict=True):
         if x is None:

@@ -11,9 +11,11 @@ import contextlib
 import sys
 import types
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 NAMES = ("is_available", "device_count", "current_device", "device", "current_stream", "get_device_name",
@@ -27,6 +29,10 @@ events: list[Any] = []
 chip = "Ascend910B2"
 devices = 1
 drained = True
+
+
+_META = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
+"""By this key shape and strides alone change: the stand-in's tensors have no storage of their own."""
 
 
 class Stream:
@@ -43,8 +49,9 @@ class Stream:
 
 
 def wrap(x: torch.Tensor) -> torch.Tensor:
-    """A tensor of device npu:0 whose memory is that of `x`, which is contiguous."""
-    made: torch.Tensor = torch._C._acc.create_empty_tensor(tuple(x.shape), x.dtype)
+    """A tensor of device npu:0 with the memory, shape and strides of `x`."""
+    made: torch.Tensor = torch._C._acc.create_empty_tensor((0,), x.dtype)
+    made = torch.ops.aten.as_strided.default.redispatch(_META, made, x.shape, x.stride(), x.storage_offset())
     made.host = x  # type: ignore[attr-defined]
     made.data_ptr = x.data_ptr  # type: ignore[method-assign]
     # No reference to `made` itself: torch forgets the attributes of a tensor that is part of a cycle.
@@ -81,7 +88,13 @@ def install() -> None:
 
     library.impl("_copy_from", copy_from)
     library.impl("zero_", zero)
-    _kept.append(library)
+    for name in ("alias", "detach", "arange", "arange.start", "arange.start_step"):  # torch's own would lose `host`
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        library.impl(name, partial(_on_the_host, operator))
+    everything = torch.library.Library("_", "IMPL", "PrivateUse1")
+    everything.fallback(_on_the_host)
+    _kept.extend([library, everything])
 
     package, npu = types.ModuleType("torch_npu"), types.ModuleType("torch_npu.npu")
     npu.is_available = lambda: devices > 0  # type: ignore[attr-defined]
@@ -96,6 +109,17 @@ def install() -> None:
 
 
 _kept: list[Any] = []
+
+
+def _on_the_host(operator: Any, *arguments: Any, **options: Any) -> Any:
+    """Any other operator: computed on the tensors' memory, the device kept."""
+    if options.get("device") is not None:
+        options = {**options, "device": "cpu"}
+    foreign = [x for x in tree_flatten((arguments, options))[0] if isinstance(x, torch.Tensor) and x.is_cpu and x.dim()]
+    if foreign:
+        raise RuntimeError(f"{operator}: a tensor of the CPU beside one of an NPU: {tuple(foreign[0].shape)}")
+    made = operator(*tree_map(host, arguments), **tree_map(host, options))
+    return tree_map(lambda x: wrap(x) if isinstance(x, torch.Tensor) else x, made)
 
 
 @contextlib.contextmanager

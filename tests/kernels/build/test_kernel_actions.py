@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from fake_cann import FakeCann
 from logdiff_kernels import laws
 from logdiff_kernels.actions import EngineFree
+from logdiff_kernels.ascendc.kernels import kernels
 from logdiff_kernels.build import npu, selftest, twin
 from logdiff_kernels.errors import InputError, RunnerError, UnsupportedError
 from logdiff_kernels.ops import devices, registry
@@ -147,6 +149,24 @@ def test_launch_in_the_twin_gives_the_bits_of_the_cpu_library() -> None:
     assert kernel == "rms_norm"
     assert result.races_checked
     assert result.trace is not None
+
+
+class _AnyPlan(ctypes.Structure):
+    _fields_ = [("status", ctypes.c_uint32)]
+
+
+@pytest.mark.parametrize(("kernel", "blocks"), [("rms_norm", 9), ("rms_norm", 0), ("linear", 5)])
+def test_a_launch_has_at_most_the_cores_of_its_kind(kernel: str, blocks: int) -> None:
+    """4 cube cores with two vector cores each: a kernel of more would wait for cores that never come."""
+    tensors = [None] * len(kernels()[kernel].pointers)
+    with pytest.raises(InputError, match="no block, or more than there are cores"):
+        twin.TwinLauncher(cores=4).launch(kernel, tensors, _AnyPlan(), blocks)
+
+
+def test_a_launch_has_the_tensors_that_its_kernel_takes() -> None:
+    with pytest.raises(InputError, match="rms_norm takes 6 tensors") as caught:
+        twin.TwinLauncher().launch("rms_norm", [None], _AnyPlan(), 1)
+    assert "weight" in caught.value.hint
 
 
 def test_missing_parts_of_an_npu_are_sentences(nowhere: Path) -> None:

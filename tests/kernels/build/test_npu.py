@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import stand_in_npu
+from logdiff_kernels.ascendc.cases import CASES
 from logdiff_kernels.build.arch import arch_name, arch_number, arch_of_chip
 from logdiff_kernels.errors import InputError, UnsupportedError
 
@@ -54,6 +55,11 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture(scope="module")
 def operators() -> Any:
     return session("npu_operators.py")
+
+
+@pytest.fixture(scope="module")
+def drivers() -> Any:
+    return session("npu_drivers.py")
 
 
 def test_launcher_takes_cores_and_architecture_from_the_device(launches: Any) -> None:
@@ -136,6 +142,17 @@ def test_mixed_devices_and_what_has_no_driver_are_refused(operators: Any) -> Non
 
 def test_rehearsal_sends_cpu_tensors_to_the_drivers(operators: Any) -> None:
     assert operators["rehearsal"] == ["rms_norm a twin"]
+
+
+def test_every_driver_works_on_an_npus_tensors(drivers: Any) -> None:
+    """All that a driver makes has to be on its launcher's device, and has the bits of the CPU library."""
+    assert len(drivers["cases"]) == len(CASES)
+    assert {name: wrong for name, wrong in drivers["cases"].items() if wrong} == {}
+
+
+def test_launchers_that_are_wrong_are_seen(drivers: Any) -> None:
+    assert drivers["planted"]["idle"] == "result 0 has other bits"
+    assert drivers["planted"]["scratch"] == "RuntimeError: attention: a tensor on cpu"
 
 
 @pytest.mark.parametrize(
