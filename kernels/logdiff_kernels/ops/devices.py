@@ -69,9 +69,12 @@ class _Drivers:
 
 @cache
 def _drivers(part: str) -> ModuleType:
+    name = f"logdiff_kernels.ascendc.{part}"
     try:
-        return importlib.import_module(f"logdiff_kernels.ascendc.{part}")
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
         raise UnsupportedError(
             f"there are no Ascend C kernels for {part}", value=part, hint="the CPU has them"
         ) from error
