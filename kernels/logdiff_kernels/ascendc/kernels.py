@@ -8,7 +8,7 @@ from functools import cache
 from logdiff_kernels.ascendc.kernel import Kernel
 from logdiff_kernels.errors import UnsupportedError
 
-DRIVERS = ("norm", "linear", "rope", "activation", "logprob", "router", "embedding", "moe", "attention")
+DRIVERS = ("norm", "linear", "rope", "activation", "logprob", "router", "embedding", "moe", "attention", "probes")
 """Modules of this package with a tuple `KERNELS`."""
 
 
