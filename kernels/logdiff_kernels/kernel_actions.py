@@ -57,7 +57,10 @@ def selftest_kernels(task: dict[str, Any], progress: Progress) -> TaskOutput:
 
 
 def bench_kernels(task: dict[str, Any], progress: Progress) -> TaskOutput:
-    """Times of the CPU library (`logdiff-bench/1`); for the twin the figures of the cost model."""
+    """Times of the CPU library (`logdiff-bench/1`); for the twin the figures of the cost model.
+
+    `families` holds names of families or cases.
+    """
     provider = _provider(task)
     if provider == "cpu":
         _refuse_arch(task)
@@ -76,7 +79,7 @@ def bench_kernels(task: dict[str, Any], progress: Progress) -> TaskOutput:
 
     arch = _arch(task) or DEFAULT_ARCH
     progress(0, None, "", f"cost model of {arch}")
-    rows = model.figures(arch, quick=bool(task.get("quick")))
+    rows = model.figures(arch, quick=bool(task.get("quick")), cases=task.get("families"))
     skipped = [{"case": case, "reason": model.WHY_NO_TIME} for case in dict.fromkeys(row["case"] for row in rows)]
     data = {"format": "logdiff-bench/1", "provider": registry.TWIN, "arch": arch, "results": [], "skipped": skipped}
     return TaskOutput(data={**data, "model": rows, "note": model.NOTE})

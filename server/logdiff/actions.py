@@ -473,7 +473,7 @@ def kernels(
             (`logdiff-bench/1`).
         provider: one of `KERNEL_PROVIDERS`; None: all for a list, else `cpu`.
         arch: NPU architecture, `dav-2201` or `dav-3510`, for `ascendc` and `twin` only.
-        families: which benchmarks of the CPU library, by family or case; default: all.
+        families: which benchmarks, by family or case; default: all.
         quick: `bench` takes less time for each case.
         python: interpreter with torch.
         on_progress: takes progress.

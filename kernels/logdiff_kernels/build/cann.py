@@ -139,7 +139,7 @@ def _version(home: Path) -> str:
         return named.group(1)
     raise _missing(
         "the version of CANN can't be read",
-        f"{home}: none of {', '.join(_VERSION_FILES)}",
+        f"{home}: none of {', '.join(str(path.relative_to(home)) for path in _inside(home, _VERSION_FILES))}",
         f"set {VARIABLES[0]} to the folder that holds the toolkit's version file",
     )
 

@@ -45,15 +45,15 @@ class Binary:
         kernel: name of the source without its suffix; its launcher is `ld_launch_<kernel>`.
         path: the shared library.
         sha256: of that file.
-        log: the command and what bisheng said.
-        seconds: how long bisheng took when it was compiled.
+        log: the command and what bisheng said; None for the twin, which keeps none.
+        seconds: how long the compiler took when it was compiled.
         cached: whether it was there already.
     """
 
     kernel: str
     path: Path
     sha256: str
-    log: Path
+    log: Path | None
     seconds: float
     cached: bool
 
@@ -104,7 +104,8 @@ class Build:
             "cann": self.cann,
             "compiler": self.compiler,
             "kernels": [
-                {**asdict(binary), "path": str(binary.path), "log": str(binary.log)} for binary in self.binaries
+                {**asdict(binary), "path": str(binary.path), "log": None if binary.log is None else str(binary.log)}
+                for binary in self.binaries
             ],
         }
 
@@ -192,7 +193,8 @@ def compile_all(
     """`one` of every source, side by side.
 
     Raises:
-        UnsupportedError: with all that could not be compiled; `instead` ends its hint.
+        UnsupportedError: with all that could not be compiled; `instead` ends its hint. What stops every source in the
+            same way is raised as it is.
     """
     ended: list[str] = []
     telling = threading.Lock()
@@ -208,6 +210,8 @@ def compile_all(
 
     results = compilers.each(told, units)
     failed = [error for error in results if isinstance(error, UnsupportedError)]
+    if failed and len({(error.message, error.hint) for error in failed}) == 1 < len(units) == len(failed):
+        raise failed[0]  # nothing of the sources': a cache that can't be written
     if failed:
         names = [unit.stem for unit, result in zip(units, results, strict=True) if result in failed]
         words = [f"{error.message}\n{error.hint}" for error in failed[:_SHOWN]]

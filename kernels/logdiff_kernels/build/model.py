@@ -5,11 +5,13 @@ Cycles of a model that ranks schedules; not time, on hardware or in the twin.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from logdiff_kernels.errors import InputError
 from logdiff_kernels.plan import pipeline, plans, schedule
 from logdiff_kernels.plan.cost import machine
 from logdiff_kernels.plan.structs import BFLOAT16
@@ -42,19 +44,28 @@ CASES = (
 )
 
 
-def figures(arch: str, quick: bool = False) -> list[dict[str, Any]]:
+def figures(arch: str, quick: bool = False, cases: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """What the model says of each case (docs/speed-model.md).
 
     Args:
         arch: `dav-2201` or `dav-3510`.
         quick: the smaller cases alone.
+        cases: names of cases; None or none: all.
 
     Returns:
         Rows of `case`, `shape`, `cores`, `cycles`, `over_bound` (the blocks' makespan over what no sharing out could
         beat: all work in one stream over cores, or the longest item), `balance` (mean over longest core) and `busy`
         (share of each queue).
+
+    Raises:
+        InputError: no such case.
     """
-    return [_figure(case, arch) for case in CASES if not quick or case.batch * case.heads * case.queries <= 2**16]
+    known = tuple(dict.fromkeys(case.case for case in CASES))
+    for name in cases or ():
+        if name not in known:
+            raise InputError("no such case of the cost model", value=name, hint=f"one of: {', '.join(known)}")
+    chosen = [case for case in CASES if case.case in (cases or known)]
+    return [_figure(case, arch) for case in chosen if not quick or case.batch * case.heads * case.queries <= 2**16]
 
 
 def _figure(case: Attention, arch: str) -> dict[str, Any]:

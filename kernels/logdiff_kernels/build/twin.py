@@ -7,6 +7,7 @@ input and a read of what is not there yet.
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -110,8 +111,11 @@ def build_twin(
     compiler = twin.find_compiler()
 
     def one(source: Path) -> compile.Binary:
+        begin, started = time.time(), time.monotonic()
         path = twin.ensure_library(source, number, exact_exp=exact_exp)
-        return compile.Binary(source.stem, path, toolchain.sha256(path), path, 0.0, True)
+        cached = path.stat().st_mtime < begin
+        seconds = 0.0 if cached else round(time.monotonic() - started, 3)
+        return compile.Binary(source.stem, path, toolchain.sha256(path), None, seconds, cached)
 
     units = compile.chosen(kernels)
     with toolchain.Compilers() as compilers:

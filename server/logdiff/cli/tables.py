@@ -257,8 +257,30 @@ def align_table(data: dict[str, Any]) -> list[Any]:
 
 
 def kernels_table(data: dict[str, Any]) -> list[Any]:
-    """Providers, or what a build made, one fact a row."""
-    return [_facts(data.get("providers") or [data])]
+    """Providers, one fact a row, or what a build made: its facts, and one row per library."""
+    if "providers" in data:
+        return [_facts([_provider(row) for row in data["providers"]])]
+    facts = _facts([{key: value for key, value in data.items() if key != "kernels"}])
+    return [facts, _libraries(data["kernels"])] if "kernels" in data else [facts]
+
+
+def _provider(row: dict[str, Any]) -> dict[str, Any]:
+    """Sentences may hold commas; kernels without a hash are said to be not built."""
+    shown = {key: "; ".join(value) if key in ("missing", "limits") else value for key, value in row.items()}
+    if "binary_hash" in shown and shown["binary_hash"] is None:
+        shown["binary_hash"] = "not built"
+    return shown
+
+
+def _libraries(rows: list[dict[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("kernel", no_wrap=True)
+    table.add_column("compiled in (s)", justify="right", no_wrap=True)
+    table.add_column("library", overflow="fold")
+    for row in rows:
+        took = "cached" if row["cached"] else number(row["seconds"], 3)
+        table.add_row(row["kernel"], took, str(row["path"]))
+    return table
 
 
 def selftest_table(data: dict[str, Any]) -> list[Any]:

@@ -217,6 +217,14 @@ def test_every_failing_source_is_named(fake: FakeCann) -> None:
     assert "beta is wrong" in caught.value.hint
 
 
+def test_what_stops_every_source_is_said_once(fake: FakeCann, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGDIFF_CACHE", "/proc/none")
+    with pytest.raises(UnsupportedError, match="/proc/none") as caught:
+        compile.build("dav-2201")
+    assert "alpha" not in caught.value.message
+    assert caught.value.hint == "set LOGDIFF_CACHE to a writable folder"
+
+
 def test_compiler_that_hangs_is_killed_with_its_children(fake: FakeCann) -> None:
     fake.order("alpha", "hang")
     with pytest.raises(UnsupportedError, match="alpha") as caught:
@@ -263,7 +271,8 @@ def test_record_beside_the_library_repeats_the_build(fake: FakeCann) -> None:
     assert (record["kernel"], record["arch"], record["exact_exp"]) == ("alpha", "dav-2201", False)
     assert (record["cann"], record["compiler"]) == ("8.5.0", "bisheng 15.0.5 (stand-in)")
     assert record["sha256"] == binary.sha256
-    assert "compiled alpha" in binary.log.read_text()
+    assert "compiled alpha" in (binary.path.parent / "build.log").read_text()
+    assert binary.log == binary.path.parent / "build.log"
 
 
 def test_typecheck_is_skipped_without_cann(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,8 +105,9 @@ def test_unreadable_version_and_one_that_is_too_old_are_refused(fake: FakeCann, 
     fake.home.rename(nowhere / "moved")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ASCEND_HOME_PATH", str(nowhere / "moved"))
-        with pytest.raises(UnsupportedError, match="version of CANN can't be read"):
+        with pytest.raises(UnsupportedError, match="version of CANN can't be read") as caught:
             find_cann()
+    assert f"{platform.machine()}-linux/ascend_toolkit_install.info" in caught.value.value
 
 
 def test_compiler_that_does_not_start_is_named(fake: FakeCann) -> None:

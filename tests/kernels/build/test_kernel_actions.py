@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from fake_cann import FakeCann
 from logdiff_kernels import laws
 from logdiff_kernels.actions import EngineFree
 from logdiff_kernels.ascendc.kernels import kernels
-from logdiff_kernels.build import npu, selftest, twin
+from logdiff_kernels.build import compile, npu, selftest, twin
 from logdiff_kernels.errors import InputError, RunnerError, UnsupportedError
 from logdiff_kernels.ops import devices, registry
 
@@ -88,6 +89,33 @@ def test_bench_of_the_twin_gives_the_models_figures_and_no_times() -> None:
         assert 0 < row["balance"] <= 1
         assert row["over_bound"] >= 1
         assert all(0 <= share <= 1 for share in row["busy"].values())
+
+
+def test_cases_of_the_cost_model_are_chosen_by_name() -> None:
+    found = do("bench", provider="twin", quick=True, families=["paged-decode"])
+    assert {row["case"] for row in found["model"]} == {"paged-decode"}
+    with pytest.raises(InputError, match="no such case") as caught:
+        do("bench", provider="twin", families=["rms_norm"])
+    assert "paged-decode" in caught.value.hint
+
+
+def test_twin_says_which_kernels_it_has_compiled_now(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ensure(source: Path, arch: int, exact_exp: bool) -> Path:
+        library = nowhere / f"{source.stem}.so"
+        if source.stem != "alpha":
+            library.write_bytes(source.stem.encode())
+        return library
+
+    (nowhere / "alpha.so").write_bytes(b"alpha")
+    os.utime(nowhere / "alpha.so", (1e9, 1e9))
+    monkeypatch.setattr(compile, "chosen", lambda kernels: [Path("alpha.asc"), Path("beta.asc")])
+    monkeypatch.setattr("logdiff_kernels.twin.build.ensure_library", ensure)
+    made = do("build", provider="twin", arch="dav-3510")
+    assert made["arch"] == "dav-3510"
+    assert [(row["kernel"], row["cached"], row["log"]) for row in made["kernels"]] == [
+        ("alpha", True, None),
+        ("beta", False, None),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,44 @@ def test_figures_of_the_cost_model_are_shown_as_such(
     assert "ratio" not in shown
 
 
+def test_libraries_of_a_build_are_rows(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {
+            "kernel": "rope",
+            "path": "/c/rope.so",
+            "sha256": "a",
+            "log": "/c/build.log",
+            "seconds": 12.5,
+            "cached": False,
+        },
+        {"kernel": "glu", "path": "/c/glu.so", "sha256": "b", "log": None, "seconds": 3.0, "cached": True},
+    ]
+    answer = {"provider": "aligned-ascendc", "arch": "dav-2201", "cann": "8.5.0", "kernels": rows}
+    monkeypatch.setattr("logdiff.live.kernels", lambda *a, **k: answer)
+    assert run(["kernels", "build", "--provider", "ascendc", "--arch", "dav-2201"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert any("cann" in line and "8.5.0" in line for line in lines)
+    cells = [line.split() for line in lines]
+    assert ["rope", "12.5", "/c/rope.so"] in cells
+    assert ["glu", "cached", "/c/glu.so"] in cells
+
+
+def test_kernels_that_are_not_built_are_listed_as_such(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    row = {
+        "provider": "ascendc",
+        "available": False,
+        "missing": ["no CANN, no compiler", "no NPU"],
+        "binary_hash": None,
+    }
+    monkeypatch.setattr("logdiff.live.kernels", lambda *a, **k: {"providers": [row]})
+    assert run(["kernels", "list"]) == 0
+    shown = capfd.readouterr().out
+    assert "no CANN, no compiler; no NPU" in shown
+    assert "not built" in shown
+
+
 def test_a_failed_law_is_exit_code_1_and_is_printed(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
