@@ -12,6 +12,7 @@ import stand_in_npu
 import torch
 from logdiff_kernels.build import compile, npu
 from logdiff_kernels.errors import RunnerError
+from logdiff_kernels.ops import devices, registry
 
 
 class Plan(ctypes.Structure):
@@ -51,6 +52,11 @@ def main(library: Path) -> dict[str, Any]:
     said["no block"] = refused(lambda: launch("probe", [target], Plan(1, 0), 0))
     said["too many"] = refused(lambda: launch("probe", [target], Plan(1, 0), 49))
     said["unknown"] = refused(lambda: launch("other", [target], Plan(1, 0), 1))
+    devices._used.clear()
+    npu._launcher = lambda index, exact_exp: launcher  # type: ignore[assignment]
+    devices.launcher_of(torch.device("npu", 0))
+    said["fingerprint"] = [registry.fingerprint()["providers"][1:], built.sha256]
+
     stand_in_npu.drained = False
     out.fill_(-1)
     said["undrained"] = [*refused(lambda: launch("probe", [target], Plan(1, 0), 1)), out[0].item()]

@@ -90,6 +90,15 @@ def test_handle_is_read_once_for_each_launch_last_of_all_and_under_the_device(la
     assert handles[0] != handles[1]
 
 
+def test_fingerprint_has_binary_chip_architecture_and_exp_of_an_npu_that_was_used(launches: Any) -> None:
+    """What both sides of a run compare: server/logdiff/measure/gates/alignment.py."""
+    (record,), built = launches["fingerprint"]
+    assert (record["name"], record["device"]) == ("aligned-ascendc", "npu")
+    assert (record["arch"], record["chip"], record["exact_exp"]) == ("dav-2201", "Ascend910B2", False)
+    assert record["binary_hash"] == built
+    assert len(built) == 64
+
+
 def test_queue_that_could_not_be_drained_starts_nothing(launches: Any) -> None:
     kind, message, seen = launches["undrained"]
     assert (kind, seen) == ("EngineError", -1)
