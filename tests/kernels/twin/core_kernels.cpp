@@ -257,6 +257,12 @@ KERNEL(memory)(GM_ADDR x, GM_ADDR y, Plan plan) {
     }
     case 18: Fill(a, twin::state().hf32.get() ? 1 : 0, 1); break;
     case 19: Fill(a, twin::state().saturate.get() ? 1 : 0, 1); break;
+    case 21:
+      (void)Global(x, 64);
+      Fill(a, static_cast<float>(Global(y, 0).GetSize()), 64);
+      Cross<HardEvent::V_MTE3>(0);
+      Store(to, a, 64);
+      break;
     case 20: {
       twin::Op op("Scribble", twin::Pipe::V, 1);
       op.write_unspecified(a.operand(), 0, 256);

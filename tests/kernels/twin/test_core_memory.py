@@ -57,6 +57,12 @@ def test_a_misuse_is_named(core: Kernels, variant: int, check: str, operand: str
         assert error.op == "SetGlobalBuffer"
 
 
+def test_a_global_tensor_of_no_size_ends_with_its_argument_also_behind_another(core: Kernels) -> None:
+    both = torch.zeros(128)
+    core.run("memory", 21, [Argument(both[:64], "x", writable=False), Argument(both[64:], "y")])
+    assert both[64:].tolist() == [64.0] * 64
+
+
 def test_the_last_bytes_of_ub_are_the_compilers(core: Kernels) -> None:
     error = core.failure("memory", 6, _arguments())
     assert error.check == "capacity"

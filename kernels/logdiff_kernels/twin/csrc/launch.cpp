@@ -279,7 +279,7 @@ uint64_t gm_extent(const void* address, uint64_t bytes) {
   const Doing doing("SetGlobalBuffer");
   if (!address) return 0;
   const auto begin = reinterpret_cast<uint64_t>(address);
-  const RegionShadow* region = find_region(begin, begin + bytes);
+  const RegionShadow* region = find_region(begin, begin + std::max<uint64_t>(bytes, 1));
   if (!region) {
     fail(Check::range, "%llu bytes at %p: no tensor of the launch holds them",
          static_cast<unsigned long long>(bytes), address);
