@@ -215,6 +215,7 @@ public:
         pipe.InitBuffer(temperature_in_, 2, uint32_t(kMostRows * sizeof(float)));
         pipe.InitBuffer(out_, 2, uint32_t(kMostRows * sizeof(float)));
         pipe.InitBuffer(owned_buffer_, kMostRows);
+        pipe.InitBuffer(kept_buffer_, uint32_t(kMostRows * sizeof(float)));
         pipe.InitBuffer(work_buffer_, uint32_t(6 * kMostRows * sizeof(float)));
         offsets_ = work_buffer_.Get<int32_t>();
         z_ = work_buffer_.Get<float>()[kMostRows];
@@ -224,6 +225,8 @@ public:
         CreateVecIndex(offsets_, int32_t(0), kMostRows);
         Duplicate(z_, 0.0f, int32_t(kMostRows));
         Duplicate(divisor_, 1.0f, int32_t(kMostRows));
+        kept_ = kept_buffer_.Get<float>();
+        Duplicate(kept_, 1.0f, int32_t(kMostRows));
         v_barrier();
         ShiftLeft(offsets_, offsets_, 5, int32_t(kMostRows));
     }
@@ -254,8 +257,10 @@ private:
         for (uint32_t t = 0; t < tile.rows; ++t) {
             const int64_t id = ids_.GetValue(tile.first + t), column = id - int64_t(plan_.first_leaf);
             const bool here = column >= 0 && column < int64_t(plan_.columns);
+            const bool known = here && id < int64_t(plan_.vocabulary);
             owned.SetValue(t, here ? 1 : 0);
-            if (here && id < int64_t(plan_.vocabulary)) {
+            kept_.SetValue(t, known ? 0.0f : 1.0f);
+            if (known) {
                 const uint64_t from = uint64_t(int64_t(tile.first + t) * plan_.stride + column);
                 load_rows(in[t * 8], logits_[from], 1, 1, 1, 8);
             } else {
@@ -285,7 +290,7 @@ private:
         WaitFlag<HardEvent::MTE3_S>(stored_);
     }
 
-    // z / T where T is neither 1 nor 0; neither 0 nor -inf, which stand for columns that aren't here, change.
+    // z / T where T is neither 1 nor 0, and the column is here.
     LD_FN void temper(const RowTile& tile) {
         LocalTensor<float> in = temperature_in_.AllocTensor<float>();
         load_rows(in, temperature_[tile.first], 1, tile.rows, tile.rows, kMostRows);
@@ -297,8 +302,7 @@ private:
         divide(divided_, z_, divisor_, kMostRows);
         keep_where(divisor_, 0.0f);
         keep_where(divisor_, 1.0f);
-        keep_where(z_, 0.0f);
-        keep_where(z_, -kInfinity);
+        keep_where(kept_, 1.0f);
         copy_floats(z_, divided_, kMostRows);
         v_barrier();
     }
@@ -314,10 +318,11 @@ private:
     RowTiles tiles_;
     TQue<TPosition::VECIN, 1> in_, temperature_in_;
     TQue<TPosition::VECOUT, 1> out_;
-    TBuf<TPosition::VECCALC> work_buffer_, owned_buffer_;
+    TBuf<TPosition::VECCALC> work_buffer_, owned_buffer_, kept_buffer_;
     TEventID scalar_to_vector_, stored_, scalar_to_store_, freed_;
     LocalTensor<int32_t> offsets_;
     LocalTensor<float> z_, divided_, divisor_;
+    LocalTensor<float> kept_;  // 1: a token's z is no logit
     LocalTensor<uint8_t> mask_;
     GlobalTensor<float> logits_, temperature_, target_;
     GlobalTensor<int64_t> ids_;

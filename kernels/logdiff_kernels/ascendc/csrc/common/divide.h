@@ -43,19 +43,18 @@ LD_FN void square_root(const LocalTensor<float>& dst, const LocalTensor<float>& 
     const LocalTensor<uint8_t> small = work[64].ReinterpretCast<uint8_t>();
     const LocalTensor<uint8_t> finite = work[72].ReinterpretCast<uint8_t>();
     CompareScalar(small, src, 0x1p100f, CMPMODE::LE, count);
-    Compare(finite, src, src, CMPMODE::EQ, count);
     Muls(work, src, 0x1p-64f, int32_t(count));
     v_barrier();
     Select(dst, small, src, work, SELMODE::VSEL_TENSOR_TENSOR_MODE, count);
-    CompareScalar(finite, work, 0x1p64f, CMPMODE::LE, count);  // 2^128 and NaN: not
+    CompareScalar(finite, work, 0x1p64f, CMPMODE::LE, count);  // infinity and NaN: not, and they stay in work
     v_barrier();
-    Sqrt<float, kExactSqrt>(work, dst, int32_t(count));
+    Sqrt<float, kExactSqrt>(dst, dst, int32_t(count));
+    v_barrier();
+    Select(work, finite, dst, work, SELMODE::VSEL_TENSOR_TENSOR_MODE, count);
     v_barrier();
     Muls(dst, work, 0x1p32f, int32_t(count));
     v_barrier();
     Select(dst, small, work, dst, SELMODE::VSEL_TENSOR_TENSOR_MODE, count);
-    v_barrier();
-    Select(dst, finite, dst, kInfinity, SELMODE::VSEL_TENSOR_SCALAR_MODE, count);
 #else
     (void)work;
     Sqrt(dst, src, int32_t(count));
