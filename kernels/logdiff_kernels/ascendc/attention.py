@@ -7,6 +7,7 @@ host: `cu_q`, `cu_k` and `seq_lens` of the CPU spare a wait for the device. Tabl
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from logdiff_kernels.cpu import attention as cpu
 from logdiff_kernels.cpu.library import DTYPE_CODES
 from logdiff_kernels.errors import InputError, UnsupportedError
 from logdiff_kernels.plan import plans, schedule
-from logdiff_kernels.plan.structs import LdAttentionPlan, LdStoreKvPlan
+from logdiff_kernels.plan.structs import LdAttentionBackwardPlan, LdAttentionPlan, LdStoreKvPlan
 
 _DTYPES = ("bfloat16", "float16")
 _TABLES = ("q_start", "k_start", "k_len")
@@ -40,6 +41,31 @@ KERNELS = (
         LdAttentionPlan,
         ("sinks", *_TABLES, "combines", "workspace"),
         ("out", "lse"),
+        dtypes=_DTYPES,
+    ),
+    Kernel(
+        "attention_backward_dots",
+        "D = R64(dO * O) and lse of every row, as the gradients of attention read them",
+        LdAttentionBackwardPlan,
+        ("dout", "out", "lse"),
+        ("dots",),
+        dtypes=_DTYPES,
+    ),
+    Kernel(
+        "attention_backward",
+        "gradients of attention for q, k and v",
+        LdAttentionBackwardPlan,
+        ("q", "k", "v", "dout", "dots", *_TABLES, "dq_items", "dkv_items"),
+        ("dq", "dk", "dv", "workspace"),
+        dtypes=_DTYPES,
+        kind="mix",
+    ),
+    Kernel(
+        "attention_backward_sinks",
+        "gradient of attention's sinks",
+        LdAttentionBackwardPlan,
+        ("sinks", "lse", "dots"),
+        ("dsinks",),
         dtypes=_DTYPES,
     ),
     Kernel(
@@ -86,14 +112,7 @@ def attention(
     out = torch.empty((q.shape[0], q.shape[1], v.shape[2]), dtype=q.dtype, device=q.device)
     lse_out = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device) if lse else None
     fields = _fields(q, k, v, out, scale, causal, window, softcap, sinks)
-    starts = _on_host(cu_q, "cu_q")
-    key_starts = starts if cu_k is None else _on_host(cu_k, "cu_k")
-    if key_starts.size != starts.size:
-        raise InputError("cu_k has another number of sequences than cu_q", value=(key_starts.size, starts.size))
-    _check_starts(starts, q.shape[0], -11)
-    lengths = np.diff(key_starts)
-    if (lengths < 0).any() or (lengths.size and (key_starts[0] < 0 or key_starts[-1] > min(k.shape[0], v.shape[0]))):
-        raise InputError(f"attention: {cpu.REFUSED[-12]}", value=key_starts.tolist())
+    starts, key_starts, lengths = _packed_starts(q, k, v, cu_q, cu_k)
     _run(launcher, (q, k, v), out, lse_out, sinks, starts, key_starts[:-1], lengths, None, fields)
     used = int(starts[-1])
     out[used:] = 0
@@ -150,6 +169,64 @@ def paged_attention(
     return result
 
 
+def attention_backward(
+    launcher: Launcher,
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    cu_q: Tensor,
+    cu_k: Tensor | None,
+    scale: float,
+    causal: bool,
+    window: int,
+    softcap: float,
+    sinks: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """As `cpu.attention.attention_backward`; without `causal` a sequence has at most as many queries as keys."""
+    dout, lse = cpu.dense_rows(dout.to(q.dtype)), lse.contiguous()
+    q, k, v, out = cpu.dense_rows(q), cpu.dense_rows(k), cpu.dense_rows(v), cpu.dense_rows(out)
+    fields = _fields(q, k, v, out, scale, causal, window, softcap, sinks)
+    if dout.shape != out.shape or lse.shape != q.shape[:2] or lse.dtype != torch.float32:
+        raise InputError(
+            "attention_backward: dout is like out, lse is fp32 [tokens, heads]",
+            value=(tuple(dout.shape), tuple(lse.shape), str(lse.dtype)),
+        )
+    starts, key_starts, lengths = _packed_starts(q, k, v, cu_q, cu_k)
+    if not causal and (np.diff(starts) > lengths).any():
+        raise UnsupportedError(
+            "attention_backward on an NPU needs as many keys as queries in every sequence, unless causal",
+            value=(np.diff(starts).tolist(), lengths.tolist()),
+            hint="the CPU backend takes any",
+        )
+    fields |= {"arch": launcher.arch, "cores": launcher.cores, "batch": lengths.size}
+    fields |= {"dout_row": dout.stride(0), "dout_head": dout.stride(1)}
+    arrays = [x.astype(np.int32).tobytes() for x in (starts, key_starts[:-1], lengths)]
+    packed, tables, items = _gradient_work(tuple(sorted(fields.items())), *arrays, launcher.device)
+    plan = LdAttentionBackwardPlan.from_buffer_copy(packed)
+    vectors = launcher.cores * launcher.vectors_per_core
+    dots = torch.empty((2, plan.dots.rows, 8), dtype=torch.float32, device=q.device)
+    if plan.dots.rows:
+        launcher.launch("attention_backward_dots", [dout, out, lse, dots], plan, plan.dots.blocks)
+    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+    blocks = max(plan.dq_blocks, plan.dkv_blocks)
+    if blocks:
+        workspace = launcher.workspace(plan.workspace)
+        tensors = [q, k, v, dout, dots, *tables, *items, dq, dk, dv, workspace]
+        launcher.launch("attention_backward", tensors, plan, blocks)
+    dq[int(starts[-1]) :] = 0
+    dk[int(key_starts[-1]) :] = 0
+    dv[int(key_starts[-1]) :] = 0
+    if sinks is None:
+        return dq, dk, dv, None
+    sinks32 = sinks.detach().to(torch.float32).contiguous()
+    dsinks = torch.empty_like(sinks32)
+    launcher.launch("attention_backward_sinks", [sinks32, lse, dots, dsinks], plan, min(plan.forward.heads, vectors))
+    return dq, dk, dv, dsinks
+
+
 def store_kv(launcher: Launcher, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
     """As `cpu.attention.store_kv`. Slots that aren't negative differ from each other."""
     k, v = cpu.dense_rows(k), cpu.dense_rows(v)
@@ -204,6 +281,21 @@ def _on_host(x: Tensor, name: str, least: int = 1) -> NDArray[np.int64]:
     return x.to(device="cpu", dtype=torch.int64).numpy()
 
 
+def _packed_starts(
+    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """First query rows [B + 1], first key rows [B + 1] and key counts [B], checked."""
+    starts = _on_host(cu_q, "cu_q")
+    key_starts = starts if cu_k is None else _on_host(cu_k, "cu_k")
+    if key_starts.size != starts.size:
+        raise InputError("cu_k has another number of sequences than cu_q", value=(key_starts.size, starts.size))
+    _check_starts(starts, q.shape[0], -11)
+    lengths = np.diff(key_starts)
+    if (lengths < 0).any() or (lengths.size and (key_starts[0] < 0 or key_starts[-1] > min(k.shape[0], v.shape[0]))):
+        raise InputError(f"attention: {cpu.REFUSED[-12]}", value=key_starts.tolist())
+    return starts, key_starts, lengths
+
+
 def _check_starts(starts: NDArray[np.int64], rows: int, status: int) -> None:
     if starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] > rows:
         raise InputError(f"attention: {cpu.REFUSED[status]}", value=starts.tolist())
@@ -232,14 +324,26 @@ def _work(
     """The plan as bytes, and on the device: the tables of starts and lengths, the items and the combines."""
     plan = plans.attention(**dict(fields))
     table = schedule.attention_table(plan, np.frombuffer(starts, np.int32), np.frombuffer(lengths, np.int32))
-
-    def on_device(x: NDArray[np.void] | bytes) -> Tensor:
-        words = np.frombuffer(x if isinstance(x, bytes) else x.tobytes(), np.int32)
-        return torch.from_numpy(words.copy()).to(device)
-
-    tables = [on_device(x) for x in (starts, key_starts, lengths)]
-    items, combines = (on_device(x) if x.size else None for x in (table.items, table.combines))
+    tables = [_on_device(x, device) for x in (starts, key_starts, lengths)]
+    items, combines = (_on_device(x.tobytes(), device) if x.size else None for x in (table.items, table.combines))
     return bytes(plan), tables, items, combines
+
+
+@lru_cache(maxsize=256)
+def _gradient_work(
+    fields: tuple[tuple[str, int | float], ...], starts: bytes, key_starts: bytes, lengths: bytes, device: torch.device
+) -> tuple[bytes, list[Tensor], list[Tensor | None]]:
+    """The same for the gradients: the plan, the tables of starts and lengths, the items of dQ and of dK and dV."""
+    problem: dict[str, Any] = dict(fields)
+    plan = plans.attention_backward(**problem)
+    table = schedule.backward_table(plan, np.frombuffer(starts, np.int32), np.frombuffer(lengths, np.int32))
+    tables = [_on_device(x, device) for x in (starts, key_starts, lengths)]
+    items = [_on_device(x.tobytes(), device) if x.size else None for x in (table.dq, table.dkv)]
+    return bytes(plan), tables, items
+
+
+def _on_device(words: bytes, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.frombuffer(words, np.int32).copy()).to(device)
 
 
 def _run(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from logdiff_kernels.cpu import attention as cpu
+
 if TYPE_CHECKING:
     from logdiff_kernels.ascendc.cases import Make, Source
 
@@ -43,6 +45,17 @@ def training(
     return make
 
 
+def backward(forward: Make) -> Make:
+    """What the gradients take for another case: its inputs, the CPU's results and a gradient of the output."""
+
+    def make(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+        inputs = forward(source, n, dtype)  # the last one asks for lse
+        out, lse = cpu.attention(*inputs)
+        return source.floats(*out.shape, dtype=dtype), *inputs[:3], out, lse, *inputs[3:-1]
+
+    return make
+
+
 def chunked(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
     """The last 9 tokens of n, and 7 of a sequence that has only 5 keys: two rows see nothing."""
     queries, keys = [min(n, 9), 7], [n, 5]
@@ -71,3 +84,12 @@ def paged(heads: int, kv_heads: int, dim: int, block: int, queries: int, *, wind
         return q, k_cache, v_cache, table, starts(tokens), lengths, dim**-0.5, True, window, 0.0, None, None
 
     return make
+
+
+def store(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    """n tokens into a cache of pages of 16; k and v are slices of one tensor, one token in ten has no slot."""
+    rows = source.floats(n, 3, 40 + 24, dtype=dtype)
+    cache = source.floats(n // 16 + 2, 2, 16, 3, 40, dtype=dtype)
+    slots = torch.randperm(cache.shape[0] * 16, generator=source.generator)[:n]
+    slots[::10] = -1
+    return rows[..., :40], rows[..., 40:], cache[:, 0], cache[:, 1, ..., :24], slots

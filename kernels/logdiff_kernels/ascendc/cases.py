@@ -57,6 +57,7 @@ class Case:
         make: arguments for a length (of the reduced or row dimension), from a source of random values.
         kernels: kernels that the driver launches.
         dtypes: that make a difference.
+        updated: positions of arguments that the function writes without returning them: results too.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Case:
     make: Make
     kernels: tuple[str, ...]
     dtypes: tuple[torch.dtype, ...] = DTYPES
+    updated: tuple[int, ...] = ()
 
     def arguments(self, length: int, dtype: torch.dtype, seed: int) -> tuple[Any, ...]:
         """Inputs; equal for equal arguments."""
@@ -73,12 +75,15 @@ class Case:
     def on_launcher(self, launcher: Launcher, arguments: tuple[Any, ...]) -> list[Tensor]:
         """The driver's results."""
         module = importlib.import_module(f"logdiff_kernels.ascendc.{self.part}")
-        return list(_tensors(getattr(module, self.function)(launcher, *arguments)))
+        return self._results(getattr(module, self.function)(launcher, *arguments), arguments)
 
     def on_cpu(self, arguments: tuple[Any, ...]) -> list[Tensor]:
         """What the CPU backend gives for the same inputs."""
         module = importlib.import_module(f"logdiff_kernels.cpu.{self.part}")
-        return list(_tensors(getattr(module, self.function)(*arguments)))
+        return self._results(getattr(module, self.function)(*arguments), arguments)
+
+    def _results(self, returned: Any, arguments: tuple[Any, ...]) -> list[Tensor]:
+        return [*_tensors(returned), *(arguments[i] for i in self.updated)]
 
 
 def _tensors(results: Any) -> Iterator[Tensor]:
@@ -196,6 +201,13 @@ def _merge(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
     return (partial,)
 
 
+def _finish(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    # n tokens, one of them without a visible column
+    stats = source.floats(n, 3).abs()
+    stats[-1] = torch.tensor([-torch.inf, 0.0, 0.0])
+    return stats, source.floats(n), True
+
+
 def _columns(source: Source, n: int) -> tuple[Tensor, Tensor, Tensor]:
     logits, temperature = _logits(source, n)
     m = logits.amax(1)
@@ -263,6 +275,16 @@ def _router_backward(rule: str) -> Make:
     return make
 
 
+def _router_tokens(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    # n tokens: a row has at most 512 experts
+    return source.floats(n, 16, scale=3.0), None, 3, 4, 2, 1 | 4, 1e-20, 2.5
+
+
+def _router_tokens_backward(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    ids = source.floats(n, 16).argsort(1)[:, :3]
+    return source.floats(n, 3), source.floats(n, 16), ids, 1 | 4, 1e-20, 2.5
+
+
 def _slots(source: Source, tokens: int, k: int, experts: int) -> tuple[Tensor, Tensor]:
     """Ids [tokens, k], all of a token different and some absent, and each slot's row."""
     ids = source.floats(tokens, experts).argsort(1)[:, :k]
@@ -315,6 +337,7 @@ def _embedding_backward(source: Source, n: int, dtype: torch.dtype) -> tuple[Any
 
 
 _FP32 = (torch.float32,)
+_ATTENTION_BACKWARD = ("attention_backward_dots", "attention_backward", "attention_backward_sinks")
 _LOGPROB = ("logprob_target", "logprob_stats", "logprob_merge", "logprob_finish")
 
 CASES = (
@@ -370,6 +393,25 @@ CASES = (
             ("attention_latent", attention.paged(16, 1, 576, 128, 2, latent=512)),
         )
     ],
+    *[
+        Case(
+            name,
+            "attention",
+            "attention_backward",
+            attention.backward(make),
+            _ATTENTION_BACKWARD[:kernels],
+            attention.DTYPES,
+        )
+        for name, make, kernels in (
+            ("attention_backward", attention.training(4, 2, 64, 64), 2),
+            ("attention_backward_full", attention.training(2, 2, 128, 128, causal=False), 2),
+            ("attention_backward_window_sinks", attention.training(3, 1, 192, 128, window=100, sinks=True), 3),
+            ("attention_backward_softcap", attention.training(6, 2, 96, 96, softcap=20.0), 2),
+            ("attention_backward_wide", attention.training(2, 1, 256, 256), 2),
+            ("attention_backward_chunked", attention.chunked, 3),
+        )
+    ],
+    Case("store_kv", "attention", "store_kv", attention.store, ("store_kv",), updated=(2, 3)),
     Case("swiglu", "activation", "glu", _glu(0, "halves"), ("glu",)),
     Case("geglu_tanh", "activation", "glu", _glu(1, "halves"), ("glu",)),
     Case("swiglu_clamped", "activation", "glu", _glu(2, "pairs"), ("glu",)),
@@ -380,6 +422,7 @@ CASES = (
     Case("logprob_shard", "logprob", "stats", _logprob_shard, ("logprob_stats", "logprob_merge"), _FP32),
     Case("logprob_target", "logprob", "target", _target, ("logprob_target",), _FP32),
     Case("logprob_merge", "logprob", "merge", _merge, ("logprob_merge",), _FP32),
+    Case("logprob_finish", "logprob", "finish", _finish, ("logprob_finish",), _FP32),
     Case("log_softmax", "logprob", "log_softmax", _log_softmax, ("log_softmax",), _FP32),
     Case("logprob_backward", "logprob", "logprob_backward", _logprob_backward, ("logprob_backward",), _FP32),
     Case(
@@ -399,6 +442,8 @@ CASES = (
         for rule in _ROUTERS
         if not rule.startswith("groups_")
     ),
+    Case("router_tokens", "router", "router", _router_tokens, ("router",), _FP32),
+    Case("router_tokens_backward", "router", "router_backward", _router_tokens_backward, ("router_backward",), _FP32),
     Case("moe_gather", "moe", "gather", _gather, ("gather_rows",)),
     Case("moe_combine", "moe", "combine", _combine(True), ("moe_combine",)),
     Case("moe_combine_plain", "moe", "combine", _combine(False), ("moe_combine",)),

@@ -17,7 +17,7 @@ from logdiff_kernels.twin.library import Mmad
 from torch import Tensor
 
 ARCHS = (2201, 3510)
-CASES = [case for case in cases.CASES if case.part == "attention"]
+CASES = [case for case in cases.CASES if case.function in ("attention", "paged_attention")]
 BF16, FP16 = torch.bfloat16, torch.float16
 
 

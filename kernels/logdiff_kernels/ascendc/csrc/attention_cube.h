@@ -16,6 +16,38 @@ namespace ld {
 // Cross-core flags of a block: each is set once per step that sees something, and waited for as often.
 constexpr uint16_t kScoresReady = 0, kWeightsReady = 1, kSumsReady = 2;
 
+// Whether Nd2Nz can step over `stride` elements.
+LD_FN bool in_reach(int64_t stride) { return stride > 0 && stride <= int64_t(kMostGmStride); }
+
+// The packed rows of a tile, `columns` elements of each, into column blocks of kTileM rows. Whole tokens with all heads
+// of the group take one instruction. MTE2.
+template <class T>
+LD_FN void load_packed(const LocalTensor<T>& to, const GlobalTensor<T>& gm, const LdAttentionPlan& p,
+                       const AttentionTile& tile, int64_t row_stride, int64_t head_stride, uint32_t columns) {
+    const int64_t stride = tile.stride(p, row_stride, head_stride);
+    for (uint32_t row = 0; row < tile.rows;) {
+        const uint32_t rows = tile.run(p, row, tile.rows - row, row_stride, head_stride);
+        const uint32_t tokens = (tile.rows - row) / p.group;
+        const GlobalTensor<T> from = gm[tile.offset(p, row, row_stride, head_stride)];
+        if (rows != p.group || tokens < 2 || !in_reach(row_stride) || !in_reach(head_stride)) {
+            copy_nz(to[row * kBlock<T>], from, stride, rows, columns, plan::kTileM);
+            row += rows;
+            continue;
+        }
+        Nd2NzParams params;
+        params.ndNum = uint16_t(tokens);
+        params.nValue = uint16_t(p.group);
+        params.dValue = uint16_t(columns);
+        params.srcNdMatrixStride = uint16_t(row_stride);
+        params.srcDValue = uint16_t(head_stride);
+        params.dstNzC0Stride = uint16_t(plan::kTileM);
+        params.dstNzNStride = 1;
+        params.dstNzMatrixStride = uint16_t(p.group * kBlock<T>);
+        DataCopy(to[row * kBlock<T>], from, params);
+        row += tokens * p.group;
+    }
+}
+
 template <class T> class AttentionCube {
 public:
     LD_FN AttentionCube(const LdAttentionPlan& p, TPipe& pipe, const AttentionTables& tables)
@@ -109,19 +141,7 @@ private:
         const AttentionTile& tile = step.tile;
         const LocalTensor<T> to = query();
         if (step.item < plan_.q_buffers && tile.rows < plan::kTileM) clear(to, plan_.dim);
-        const int64_t stride = tile.stride(plan_, plan_.q_row, plan_.q_head);
-        for (uint32_t row = 0; row < tile.rows;) {
-            const uint32_t rows = tile.run(plan_, row, tile.rows - row, plan_.q_row, plan_.q_head);
-            const uint64_t from = tile.offset(plan_, row, plan_.q_row, plan_.q_head);
-            const uint32_t tokens = (tile.rows - row) / plan_.group;
-            if (rows == plan_.group && tokens > 1 && in_reach(plan_.q_row) && in_reach(plan_.q_head)) {
-                copy_tokens(to[row * kBlock<T>], q_gm_[from], tokens);
-                row += tokens * plan_.group;
-            } else {
-                copy_nz(to[row * kBlock<T>], q_gm_[from], stride, rows, plan_.dim, plan::kTileM);
-                row += rows;
-            }
-        }
+        load_packed(to, q_gm_, plan_, tile, plan_.q_row, plan_.q_head, plan_.dim);
         SetFlag<HardEvent::MTE2_MTE1>(query_event());
         WaitFlag<HardEvent::MTE2_MTE1>(query_event());
     }
@@ -130,23 +150,6 @@ private:
     LD_FN static void clear(const LocalTensor<T>& rows, uint32_t columns) {
         zero_l1(rows, 0, plan::kTileM, columns / kBlock<T>, plan::kTileM);
         PipeBarrier<PIPE_MTE2>();
-    }
-
-    // Whether Nd2Nz can step over `stride` elements.
-    LD_FN static bool in_reach(int64_t stride) { return stride > 0 && stride <= int64_t(kMostGmStride); }
-
-    // The group's heads of `tokens` whole tokens: one instruction.
-    LD_FN void copy_tokens(const LocalTensor<T>& to, const GlobalTensor<T>& from, uint32_t tokens) {
-        Nd2NzParams params;
-        params.ndNum = uint16_t(tokens);
-        params.nValue = uint16_t(plan_.group);
-        params.dValue = uint16_t(plan_.dim);
-        params.srcNdMatrixStride = uint16_t(plan_.q_row);
-        params.srcDValue = uint16_t(plan_.q_head);
-        params.dstNzC0Stride = uint16_t(plan::kTileM);
-        params.dstNzNStride = 1;
-        params.dstNzMatrixStride = uint16_t(plan_.group * kBlock<T>);
-        DataCopy(to, from, params);
     }
 
     // --- the two products of a step

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "attention_cube.h"
-#include "common/softmax_step.h"
+#include "attention_mask.h"
 
 namespace ld {
 
@@ -218,38 +218,8 @@ private:
 
     // Keys that a row doesn't see become -inf, by selection and last.
     LD_FN void hide(const LocalTensor<float>& scores, const AttentionStep& step, uint32_t row, uint32_t rows) {
-        const AttentionTile& tile = step.tile;
-        const uint32_t end = uint32_t(plan::least(row + rows, tile.rows)), columns = step.columns();
-        if (row >= end) return;
-        const uint32_t key = step.key + step.first_column();
-        // Ranges rise with the row: the first one ends first, the last one begins last.
-        const plan::KeyRange first = tile.visible(plan_, row), last = tile.visible(plan_, end - 1);
-        if (first.begin < first.end && first.end >= key + columns && last.begin <= key) return;
-        const auto lane = [&](uint32_t at) { return at > key ? uint32_t(plan::least(at - key, columns)) : 0; };
-        // What no row of the slice sees, for all rows at once; a row that sees nothing at all has the range {0, 0}.
-        const uint32_t low = first.begin < first.end ? lane(first.begin) : 0;
-        const uint32_t high = last.begin < last.end ? lane(last.end) : 0;
-        v_barrier();
-        fill_lanes(scores, end - row, columns, 0, low, -kInfinity);
-        if (low > 0) v_barrier();  // both ends may lie in one data block
-        fill_lanes(scores, end - row, columns, high, columns, -kInfinity);
-        if (!plan_.causal && plan_.window == 0) return;
-        v_barrier();  // rows go on within the same data blocks
-        for (uint32_t r = row; r < end;) {
-            const uint32_t group = plan_.group - (tile.first_row + r) % plan_.group;
-            const uint32_t now = uint32_t(plan::least(group, end - r));
-            const plan::KeyRange seen = tile.visible(plan_, r);
-            const uint32_t from = lane(seen.begin), to = lane(seen.end);
-            const LocalTensor<float> x = scores[(r - row) * columns];
-            if (from >= to) {
-                fill_lanes(x, now, columns, low, high, -kInfinity);
-            } else {
-                fill_lanes(x, now, columns, low, from, -kInfinity);
-                if (from > low) v_barrier();
-                fill_lanes(x, now, columns, to, high, -kInfinity);
-            }
-            r += now;
-        }
+        const uint32_t end = uint32_t(plan::least(row + rows, step.tile.rows));
+        hide_unseen(scores, plan_, step.tile, row, end, step.key + step.first_column(), step.columns(), -kInfinity);
     }
 
     // --- O = O c + PV; at a chunk's end its state joins the total, at an item's end the rows are written

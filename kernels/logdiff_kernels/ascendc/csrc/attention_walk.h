@@ -55,11 +55,15 @@ struct AttentionTile {
     LD_FN plan::KeyRange visible(const LdAttentionPlan& p, uint32_t row) const {
         return visible_at(p, keys, position(p, row));
     }
+    // Rows from `row` on that see the same keys: those of one token.
+    LD_FN uint32_t alike(const LdAttentionPlan& p, uint32_t row) const {
+        return p.group - (first_row + row) % p.group;
+    }
     // Rows from `row` on that lie one stride apart in a tensor with these strides, at most `most`.
     LD_FN uint32_t run(const LdAttentionPlan& p, uint32_t row, uint32_t most, int64_t row_stride,
                        int64_t head_stride) const {
         if (p.group == 1 || row_stride == int64_t(p.group) * head_stride) return most;
-        return uint32_t(plan::least(most, p.group - (first_row + row) % p.group));
+        return uint32_t(plan::least(most, alike(p, row)));
     }
     LD_FN int64_t stride(const LdAttentionPlan& p, int64_t row_stride, int64_t head_stride) const {
         return p.group == 1 ? row_stride : head_stride;
@@ -134,13 +138,11 @@ private:
         if (uint64_t(round_) * plan_.blocks >= plan_.items) return false;
         ++round_;
         if (index >= plan_.items) return next_item_of_last_round();
-        constexpr uint32_t words = sizeof(LdAttentionItem) / sizeof(uint32_t);
-        const auto word = [&](uint32_t i) { return tables_.items.GetValue(uint64_t(index) * words + i); };
-        const uint32_t row_tile = word(2);
-        step_.tile = attention_tile(plan_, tables_, word(0), word(1), row_tile, word(6));
-        step_.slot = word(5);
+        const uint32_t row_tile = word(index, 2);
+        step_.tile = attention_tile(plan_, tables_, word(index, 0), word(index, 1), row_tile, word(index, 6));
+        step_.slot = word(index, 5);
         seen_ = plan::visible_keys(plan_, step_.tile.tokens, step_.tile.keys, row_tile);
-        const uint64_t first = word(3), chunks = word(4);
+        const uint64_t first = word(index, 3), chunks = word(index, 4);
         seen_.begin = uint32_t(plan::most(seen_.begin, first * plan::kChunk));
         seen_.end = uint32_t(plan::least(seen_.end, (first + chunks) * plan::kChunk));
         if (seen_.begin >= seen_.end) seen_ = {0, 0};
@@ -149,6 +151,11 @@ private:
         at_ = first_;
         ++items_;
         return true;
+    }
+
+    LD_FN uint32_t word(uint32_t index, uint32_t i) const {
+        constexpr uint32_t words = sizeof(LdAttentionItem) / sizeof(uint32_t);
+        return tables_.items.GetValue(uint64_t(index) * words + i);
     }
 
     // Only the last round can lack an item, so nothing follows it.
