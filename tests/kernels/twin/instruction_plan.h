@@ -40,3 +40,10 @@ template <typename T> T scalar_of(const InstructionPlan& plan) {
   std::memcpy(&value, &plan.scalar, sizeof value);
   return value;
 }
+
+// `bytes` of GM from an address on; 0: all that the argument has.
+template <typename T> AscendC::GlobalTensor<T> global(GM_ADDR address, uint64_t bytes) {
+  AscendC::GlobalTensor<T> tensor;
+  tensor.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(address), bytes / sizeof(T));
+  return tensor;
+}
