@@ -27,13 +27,13 @@ def _differentiate(function: Callable[..., Any], inputs: Sequence[torch.Tensor |
 def run_every_operator() -> None:
     """Run them all."""
     for number, dtype in enumerate(DTYPES):
-        _products(dtype, 100 * number)
-        _rows(dtype, 100 * number + 30)
-        _attention(dtype, 100 * number + 60)
-    _scores()
+        products(dtype, 100 * number)
+        rows(dtype, 100 * number + 30)
+        attention(dtype, 100 * number + 60)
+    scores()
 
 
-def _products(dtype: torch.dtype, seed: int) -> None:
+def products(dtype: torch.dtype, seed: int) -> None:
     for rows, k, n in ((1, 64, 40), (5, 80, 33), (9, 48, 24), (70, 256, 65)):
         x = hard_values((rows, k), dtype, seed + rows, special=rows == 70)
         weight, bias = hard_values((n, k), dtype, seed + 1), hard_values((n,), dtype, seed + 2)
@@ -54,7 +54,7 @@ def _products(dtype: torch.dtype, seed: int) -> None:
     _differentiate(lambda w: ops.embedding(ids, w, 1.25), [hard_values((8, 37), dtype, seed + 5)])
 
 
-def _rows(dtype: torch.dtype, seed: int) -> None:
+def rows(dtype: torch.dtype, seed: int) -> None:
     for n in (37, 64, 200):
         x, residual = hard_values((9, n), dtype, seed, special=n == 200), hard_values((9, n), dtype, seed + 1)
         weight = hard_values((n,), dtype, seed + 2)
@@ -78,7 +78,7 @@ def _rows(dtype: torch.dtype, seed: int) -> None:
         )
 
 
-def _attention(dtype: torch.dtype, seed: int) -> None:
+def attention(dtype: torch.dtype, seed: int) -> None:
     cu = torch.tensor([0, 5, 5, 530], dtype=torch.int32)
     for dim, dim_v, window, cap in ((16, 16, 0, 0.0), (40, 24, 100, 5.0)):
         q = hard_values((530, 4, dim), dtype, seed)
@@ -99,7 +99,7 @@ def _attention(dtype: torch.dtype, seed: int) -> None:
         )
 
 
-def _scores() -> None:
+def scores() -> None:
     logits = hard_values((6, 300), torch.float32, 7)
     logits[5] = float("-inf")
     ids = torch.tensor([0, 299, 17, 64, 128, 5])
