@@ -314,33 +314,36 @@ def test_a_copy_of_nothing_does_nothing(copies: Copies, copy: Copy) -> None:
 
 
 REFUSED: dict[str, tuple[Copy, str]] = {
-    "a rest of less than 32 bytes": (Copy("In", count=9), "alignment"),
-    "a rest on the way out": (Copy("Out", "int8", count=33), "alignment"),
-    "UB start between data blocks": (Copy("In", dst=16, count=8), "alignment"),
-    "UB source between data blocks": (Copy("PadOut", src=4, length=8), "alignment"),
-    "UB to UB between data blocks": (Copy("Within", dst=8, src=512, count=8), "alignment"),
-    "a block of half an element": (Copy("PadIn", length=6), "alignment"),
-    "4096 blocks": (Copy("InBlocks", blocks=4096, length=0), "repeat"),
-    "4096 padded blocks": (Copy("PadOut", blocks=4096, length=0), "repeat"),
-    "65536 blocks": (Copy("InBlocks", blocks=65536, length=1), "repeat"),
-    "a gap of 65536": (Copy("InBlocks", length=1, src_gap=65536), "stride"),
-    "a length of 65536 data blocks": (Copy("InBlocks", length=65536), "stride"),
-    "a block of 2 MiB": (Copy("PadIn", length=2097152), "range"),
-    "left padding above 32 bytes": (Copy("PadIn", "float16", length=4, left=17), "range"),
-    "right padding above 32 bytes": (Copy("PadIn", length=4, right=9), "range"),
-    "beyond the tensor in UB": (Copy("In", dst=ARENA - 32, count=16), "range"),
-    "beyond the argument in GM": (Copy("In", src=OTHER - 32, count=16), "range"),
-    "a gap that leads out of GM": (Copy("PadIn", blocks=3, length=32, src_gap=OTHER // 2), "range"),
-    "bytes that nothing has written": (Copy("Out", src=ARENA - 64, count=8, hole=64), "poison"),
-    "onto itself": (Copy("Within", dst=32, src=0, count=16), "overlap"),
-    "blocks onto themselves": (Copy("WithinBlocks", dst=64, blocks=2, length=1, src_gap=2), "overlap"),
+    "a rest of less than 32 bytes": (Copy("In", count=9), "alignment: 36 bytes"),
+    "a rest on the way out": (Copy("Out", "int8", count=33), "alignment: 33 bytes"),
+    "UB start between data blocks": (Copy("In", dst=16, count=8), "alignment: UB address 16"),
+    "UB source between data blocks": (Copy("PadOut", src=4, length=8), "alignment: UB address 4"),
+    "UB to UB between data blocks": (Copy("Within", dst=8, src=512, count=8), "alignment: UB address 8"),
+    "a block of half an element": (Copy("PadIn", length=6), "alignment: blockLen 6"),
+    "4096 blocks": (Copy("InBlocks", blocks=4096, length=0), "repeat: blockCount 4096"),
+    "4096 padded blocks": (Copy("PadOut", blocks=4096, length=0), "repeat: blockCount 4096"),
+    "65536 blocks": (Copy("InBlocks", blocks=65536, length=1), "repeat: 65536 does not fit"),
+    "a gap of 65536": (Copy("InBlocks", length=1, src_gap=65536), "stride: 65536 does not fit"),
+    "a length of 65536 data blocks": (Copy("InBlocks", length=65536), "stride: 65536 does not fit"),
+    "a block of 2 MiB": (Copy("PadIn", length=2097152), "range: blockLen 2097152"),
+    "left padding above 32 bytes": (Copy("PadIn", "float16", length=4, left=17), "range: padding of 17 and 0"),
+    "right padding above 32 bytes": (Copy("PadIn", length=4, right=9), "range: padding of 0 and 9"),
+    "beyond the tensor in UB": (Copy("In", dst=ARENA - 32, count=16), "range: UB tensor"),
+    "beyond the argument in GM": (Copy("In", src=OTHER - 32, count=16), "range: GM tensor"),
+    "a gap that leads out of GM": (Copy("PadIn", blocks=3, length=32, src_gap=OTHER // 2), "range: GM tensor"),
+    "bytes that nothing has written": (Copy("Out", src=ARENA - 64, count=8, hole=64), "poison: nothing has written"),
+    "onto itself": (Copy("Within", dst=32, src=0, count=16), "overlap: overlaps src"),
+    "blocks onto themselves": (Copy("WithinBlocks", dst=64, blocks=2, length=1, src_gap=2), "overlap: overlaps src"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_a_copy_refuses(copies: Copies, case: str) -> None:
-    copy, check = REFUSED[case]
-    assert copies.error(copy).check == check
+    copy, fault = REFUSED[case]
+    check, _, words = fault.partition(": ")
+    error = copies.error(copy)
+    assert error.check == check
+    assert words in error.reason
 
 
 @pytest.mark.parametrize("op", ["In", "Out", "PadOut"])
