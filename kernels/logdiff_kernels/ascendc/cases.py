@@ -406,8 +406,9 @@ CASES = (
             ("attention_backward", attention.training(4, 2, 64, 64), 2),
             ("attention_backward_full", attention.training(2, 2, 128, 128, causal=False), 2),
             ("attention_backward_window_sinks", attention.training(3, 1, 192, 128, window=100, sinks=True), 3),
-            ("attention_backward_softcap", attention.training(6, 2, 96, 96, softcap=20.0), 2),
+            ("attention_backward_softcap", attention.training(3, 1, 96, 96, softcap=20.0), 2),
             ("attention_backward_wide", attention.training(2, 1, 256, 256), 2),
+            ("attention_backward_latent", attention.training(2, 1, 576, 512), 2),
             ("attention_backward_chunked", attention.chunked, 3),
         )
     ],

@@ -22,9 +22,14 @@ _LIMITS = (
     "logprob: the tensor-parallel size divides 8",
     "no quantised weights, no LoRA, no FP8 KV cache, no LayerNorm, no gated norms",
 )
-_TWIN_LIMITS = (*_LIMITS, "a model of an NPU: its time says nothing about one")
-_NPU_LIMITS = (
+_ASCENDC_LIMITS = (
     *_LIMITS,
+    "attention and its gradients: bfloat16 or float16, head sizes that are multiples of 16",
+    "attention's gradients, unless causal: no sequence with more queries than keys",
+)
+_TWIN_LIMITS = (*_ASCENDC_LIMITS, "a model of an NPU: its time says nothing about one")
+_NPU_LIMITS = (
+    *_ASCENDC_LIMITS,
     "not run on hardware by its authors: run `logdiff kernels selftest --provider ascendc` first",
     "equal bits on one kind of chip with one binary; the order inside a matrix instruction is the chip's",
 )

@@ -72,10 +72,10 @@ class BackwardTable:
     """Work of the attention backward: structured arrays with the fields of `LdAttentionGradItem`, sorted by cost.
 
     Attributes:
-        dq: items of phase 2, one for every row tile.
-        dkv: items of phase 3, one for every key tile.
-        dq_blocks: AIC groups of phase 2.
-        dkv_blocks: AIC groups of phase 3.
+        dq: items of dQ, one for every row tile.
+        dkv: items of dK and dV, one for every key tile.
+        dq_blocks: AIC groups that have items of dQ.
+        dkv_blocks: AIC groups that have items of dK and dV.
     """
 
     dq: NDArray[np.void]

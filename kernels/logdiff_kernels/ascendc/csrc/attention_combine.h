@@ -53,12 +53,16 @@ private:
         sums_.EnQue(o);
     }
 
-    LD_FN void combine(uint32_t index, uint32_t row) {
+    LD_FN uint32_t word(uint32_t index, uint32_t i) const {
         constexpr uint32_t words = sizeof(LdAttentionCombine) / sizeof(uint32_t);
-        const auto word = [&](uint32_t i) { return combines_.GetValue(uint64_t(index) * words + i); };
-        const AttentionTile tile = attention_tile(plan_, tables_, word(0), word(1), word(2), word(5));
+        return combines_.GetValue(uint64_t(index) * words + i);
+    }
+
+    LD_FN void combine(uint32_t index, uint32_t row) {
+        const AttentionTile tile =
+            attention_tile(plan_, tables_, word(index, 0), word(index, 1), word(index, 2), word(index, 5));
         if (row >= tile.rows) return;
-        const uint32_t slot = word(3), slots = word(4);
+        const uint32_t slot = word(index, 3), slots = word(index, 4);
         const uint32_t rows = uint32_t(plan::least(plan_.vector_rows, tile.padded_rows() - row));
         const uint32_t count = rows * plan_.dim_v;
         load(slot, row, rows);

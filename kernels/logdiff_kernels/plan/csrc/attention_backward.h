@@ -123,7 +123,8 @@ LD_PLAN_FN constexpr int32_t plan_attention_backward(LdAttentionBackwardPlan& p)
     }
     if (!found) return kPlanCapacity;
     for (p.resident = 1;; p.resident = 0) {
-        for (p.vector_rows = 8; p.vector_rows >= 4; p.vector_rows /= 2)
+        // Sums that don't stay in UB leave it through a buffer of weights, which at 8 rows has kSumSlice floats.
+        for (p.vector_rows = 8; p.vector_rows >= (p.resident ? 4u : 8u); p.vector_rows /= 2)
             if (backward_ub_bytes(p) <= capacity(kArch2201).ub) return kPlanOk;
         if (!p.resident) return kPlanCapacity;
     }

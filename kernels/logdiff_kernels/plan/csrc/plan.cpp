@@ -99,7 +99,7 @@ LD_EXPORT int ld_plan_attention_backward(LdAttentionBackwardPlan* p) { return pl
 
 LD_EXPORT Usage ld_plan_attention_backward_usage(const LdAttentionBackwardPlan* p) { return backward_usage(*p); }
 
-// The number of items of both phases: room[0] of dQ, room[1] of dK and dV.
+// The number of items of both kinds: room[0] of dQ, room[1] of dK and dV.
 LD_EXPORT void ld_plan_attention_backward_room(const LdAttentionBackwardPlan* p, const int32_t* q_start,
                                                const int32_t* k_len, uint64_t* room) {
     room[0] = room[1] = 0;
