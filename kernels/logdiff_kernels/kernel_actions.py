@@ -44,16 +44,21 @@ def build_kernels(task: dict[str, Any], progress: Progress) -> TaskOutput:
 
 
 def selftest_kernels(task: dict[str, Any], progress: Progress) -> TaskOutput:
-    """The laws on this machine (`logdiff-selftest/1`)."""
+    """The laws on this machine (`logdiff-selftest/1`); `scope` of NPU providers: quick, default or full."""
     provider = _provider(task)
+    scope = task.get("scope") or "default"
     if provider == "cpu":
         from logdiff_kernels.ops import selftest
 
         _refuse_arch(task)
+        if scope != "default":
+            raise InputError("--quick and --full are for NPU providers", value=scope, hint="leave them out")
         return TaskOutput(data=selftest.run(progress))
     from logdiff_kernels.build import selftest as npu_selftest
 
-    return TaskOutput(data=npu_selftest.run(_launcher(provider, task), progress))
+    if scope not in list(npu_selftest.Scope):
+        raise InputError("no such scope", value=scope, hint=f"one of: {', '.join(npu_selftest.Scope)}")
+    return TaskOutput(data=npu_selftest.run(_launcher(provider, task), progress, npu_selftest.Scope(scope)))
 
 
 def bench_kernels(task: dict[str, Any], progress: Progress) -> TaskOutput:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from fake_cann import FakeCann
-from logdiff_kernels import laws
 from logdiff_kernels.actions import EngineFree
 from logdiff_kernels.ascendc.kernels import kernels
 from logdiff_kernels.build import compile, npu, selftest, twin
@@ -64,19 +63,33 @@ def test_twin_is_listed_for_either_architecture_without_compiling() -> None:
 
 
 def test_selftest_of_the_twin_tries_its_checks_and_names_the_binary(monkeypatch: pytest.MonkeyPatch) -> None:
-    def checks(launcher: twin.TwinLauncher) -> Any:
-        assert (launcher.arch, launcher.exact_exp) == (3510, True)
-        return iter([laws.Check("a", "holds", lambda: ""), laws.Check("b", "does not", lambda: "3 of 9 differ")])
+    def sections(launcher: twin.TwinLauncher, scope: selftest.Scope) -> list[selftest.Section]:
+        assert (launcher.arch, launcher.exact_exp, scope) == (3510, True, selftest.Scope.QUICK)
+        one, two = selftest.Section("one", "tells", "matters"), selftest.Section("two", "", "")
+        one.check("a", "holds", lambda: one.record("a", order="ascending") or "")
+        two.check("b", "does not", lambda: two.note("b is slow") or "3 of 9 differ")
+        return [one, two]
 
-    monkeypatch.setattr(selftest, "checks", checks)
+    monkeypatch.setattr(selftest, "sections", sections)
     seen: list[Any] = []
-    task = {"task": "kernels_selftest", "provider": "twin", "arch": "dav-3510"}
+    task = {"task": "kernels_selftest", "provider": "twin", "arch": "dav-3510", "scope": "quick"}
     found = EngineFree().run(task, lambda *step: seen.append(step)).data
     assert (found["format"], found["provider"], found["arch"]) == ("logdiff-selftest/1", "aligned-twin", "dav-3510")
-    assert found["failed"] == 1
+    assert (found["failed"], found["scope"], found["notes"]) == (1, "quick", ["b is slow"])
     assert found["laws"][1] == {"kernel": "b", "law": "does not", "ok": False, "detail": "3 of 9 differ"}
     assert seen == [(1, 2, "law", "a"), (2, 2, "law", "b")]
     assert found["binary"] == twin.source_hash(3510, True)
+    assert [(part["name"], part["checks"], part["failed"]) for part in found["sections"]] == [
+        ("one", 1, 0),
+        ("two", 1, 1),
+    ]
+    assert found["sections"][0]["facts"] == {"a": {"order": "ascending"}}
+
+
+@pytest.mark.parametrize(("provider", "scope"), [("twin", "quickly"), ("cpu", "quick")])
+def test_scopes_that_there_are_not_are_refused(provider: str, scope: str) -> None:
+    with pytest.raises(InputError, match=r"scope|for NPU providers"):
+        do("selftest", provider=provider, scope=scope)
 
 
 def test_bench_of_the_twin_gives_the_models_figures_and_no_times() -> None:

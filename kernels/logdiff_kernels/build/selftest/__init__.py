@@ -1,67 +1,68 @@
-"""`logdiff kernels selftest` of the Ascend C kernels: laws tried with a launcher, on a user's NPU or in the twin.
+"""`logdiff kernels selftest` of the Ascend C kernels: laws and facts of a user's NPU, or of the twin.
 
-The report is plain JSON without paths or times, so that those of two hosts can be compared.
+The report is plain JSON without paths or times, so that those of two hosts can be compared: `logdiff kernels selftest --compare`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from logdiff_kernels import laws
-from logdiff_kernels.ascendc import cases
 from logdiff_kernels.build.arch import arch_name
 from logdiff_kernels.build.launcher import Launcher
+from logdiff_kernels.build.selftest import elementwise, matrix, operators, phases, reductions
+from logdiff_kernels.build.selftest.section import Scope, Section
 
-LENGTHS = (64, 577)
-"""Of rows or sums: one chunk of R64, and nine with a short last one."""
+__all__ = ["Scope", "Section", "run", "sections"]
 
-SEED = 20
+NOT_RUN = "the kernels and this self-test were not run on hardware by their authors"
 
 
-def run(launcher: Launcher, progress: laws.OnProgress | None = None) -> dict[str, Any]:
-    """Try every check with `launcher`: `laws.report`, with `chip`, `exact_exp`, `binary` and `contract`."""
+def run(launcher: Launcher, progress: laws.OnProgress | None = None, scope: Scope = Scope.DEFAULT) -> dict[str, Any]:
+    """Try every check with `launcher`.
+
+    Returns:
+        `laws.report`, with `scope`, `chip`, `exact_exp`, `binary` and `contract`; `sections`: rows of `name`, `tells`,
+        `matters`, `checks`, `failed`, `fingerprint`, `facts`; `notes`: sentences on what breaks no law.
+    """
     from logdiff_kernels.contract import CONTRACT
 
-    found = laws.report(launcher.provider, arch_name(launcher.arch), list(checks(launcher)), progress)
-    facts = {"chip": launcher.chip, "exact_exp": launcher.exact_exp, "binary": launcher.binary_hash}
-    return {**found, **facts, "contract": CONTRACT}
+    parts = sections(launcher, scope)
+    found = laws.report(
+        launcher.provider, arch_name(launcher.arch), [check for part in parts for check in part.checks], progress
+    )
+    about = {"chip": launcher.chip, "exact_exp": launcher.exact_exp, "binary": launcher.binary_hash}
+    rows, described = list(found["laws"]), []
+    for part in parts:
+        mine, rows = rows[: len(part.checks)], rows[len(part.checks) :]
+        described.append(
+            {
+                "name": part.name,
+                "tells": part.tells,
+                "matters": part.matters,
+                "checks": len(mine),
+                "failed": sum(not row["ok"] for row in mine),
+                "fingerprint": part.fingerprint,
+                "facts": part.facts,
+            }
+        )
+    notes = [sentence for part in parts for sentence in part.notes]
+    if launcher.chip != "twin":
+        notes.append(NOT_RUN)
+    return {**found, **about, "contract": CONTRACT, "scope": scope.value, "sections": described, "notes": notes}
 
 
-def checks(launcher: Launcher) -> Iterator[laws.Check]:
-    """Everything that is tried with a launcher, kernel by kernel."""
-    for case in cases.CASES:
-        for dtype in case.dtypes:
-            name = f"{case.name}/{str(dtype).removeprefix('torch.')}"
-            for length in LENGTHS:
-                yield laws.Check(name, f"run to run, length {length}", partial(_again, launcher, case, length, dtype))
-                if launcher.device.type == "cpu" and launcher.exact_exp:
-                    law = f"bits of the CPU library, length {length}"
-                    yield laws.Check(name, law, partial(_as_cpu, launcher, case, length, dtype))
+def sections(launcher: Launcher, scope: Scope = Scope.DEFAULT) -> list[Section]:
+    """Every part, in the order in which they have to run: products are judged by what was found of Mmad."""
+    products = matrix.section(launcher, scope)
 
+    def ascending() -> bool:
+        return all(matrix.order_of(products, dtype) == "ascending" for dtype in matrix.DTYPES)
 
-def _again(launcher: Launcher, case: cases.Case, length: int, dtype: torch.dtype) -> str:
-    inputs = _moved(case.arguments(length, dtype, SEED), launcher.device)
-    return _difference(case.on_launcher(launcher, inputs), case.on_launcher(launcher, inputs))
-
-
-def _as_cpu(launcher: Launcher, case: cases.Case, length: int, dtype: torch.dtype) -> str:
-    inputs = case.arguments(length, dtype, SEED)
-    return _difference(case.on_launcher(launcher, inputs), case.on_cpu(inputs))
-
-
-def _moved(arguments: tuple[Any, ...], device: torch.device) -> tuple[Any, ...]:
-    return tuple(x.to(device) if isinstance(x, Tensor) else x for x in arguments)
-
-
-def _difference(found: list[Tensor], expected: list[Tensor]) -> str:
-    if len(found) != len(expected):
-        return f"{len(found)} results, expected {len(expected)}"
-    for i, (x, y) in enumerate(zip(found, expected, strict=True)):
-        if not cases.same_bits(x.cpu(), y.cpu()):
-            return f"result {i} differs"
-    return ""
+    return [
+        elementwise.section(launcher, scope),
+        reductions.section(launcher, scope),
+        products,
+        operators.section(launcher, scope, ascending),
+        phases.section(launcher, scope),
+    ]
