@@ -237,6 +237,12 @@ def test_what_surrounds_a_block_without_padding_may_not_be_read(copies: Copies, 
     copies.holds(Copy("PadIn", dst=64, length=64, pad=pad), 1)  # whole data blocks leave nothing
 
 
+@pytest.mark.parametrize(("left", "right"), [(1, 0), (0, 1), (3, 2)])
+def test_padding_without_a_value_may_not_be_read(copies: Copies, left: int, right: int) -> None:
+    """The data fill the rest of the block."""
+    assert copies.error(Copy("PadIn", dst=64, length=32 - 4 * (left + right), left=left, right=right)).check == "poison"
+
+
 def test_a_gm_gap_may_be_negative_on_950(copies: Copies) -> None:
     copy = Copy("PadIn", "float32", dst=0, src=400, blocks=4, length=64, src_gap=-32)  # every block but half new
     if copies.arch == 3510:
