@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ON_REQUEST = frozenset({"ablation"})
-"""Run by name only: minutes for every operator."""
+ON_REQUEST = frozenset({"ablation", "mutants"})
+"""Run by name only: they take long."""
 
 
 def main() -> int:

@@ -26,7 +26,7 @@ ARCHS = (2201, 3510)
 INCLUDES = (CSRC / "include", KERNELS, PACKAGE)
 """Where a kernel's includes are looked for, after its own folder."""
 
-FLAGS = (
+FLAGS: tuple[str, ...] = (
     "-std=c++17", "-O2", "-ftree-vectorize", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-ffp-contract=off",
     "-Wall", "-Wextra", "-Wno-psabi", "-Wno-unknown-pragmas",
 )  # fmt: skip

@@ -1,0 +1,66 @@
+"""`python -m benchmarks.mutants --seed 1 --count 220 --out FILE.jsonl`: plant faults in the kernels and see what
+catches them in the twin. The results are kept as they come; the same command goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from benchmarks.mutants import campaign, report
+from benchmarks.mutants.operators import OPERATORS
+
+
+def main() -> int:
+    """Run the campaign, then print its tables. Exit 1 when fewer than 95 of 100 were caught."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="of the choice")
+    parser.add_argument("--count", type=int, default=220, help="mutants that compile and change the code")
+    parser.add_argument("--out", type=Path, help="results, JSON Lines; needed for a campaign")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "logdiff-mutants", help="scratch")
+    parser.add_argument("--only", default="", help="mutate files whose path has this part")
+    parser.add_argument("--again", action="store_true", help="try the survivors of --out again")
+    parser.add_argument("--report", action="store_true", help="tables of --out only")
+    parser.add_argument("--list", action="store_true", help="operators and how many mutants each has")
+    options = parser.parse_args()
+    if options.list:
+        pool, _ = campaign.planned(options.seed, options.only)
+        made = Counter(mutant.operator for mutant in pool)
+        for name, operator in OPERATORS.items():
+            print(f"{made[name]:6} {name:22} {operator.family}: {operator.what}")
+        return 0
+    if options.out is None:
+        parser.error("--out is needed")
+    if not options.report:
+        _run(options)
+    records = campaign.read(options.out)
+    print(report.table(records), report.rungs(records), report.survivors(records), sep="\n\n")
+    counted = [record for record in records if record["status"] in campaign.COUNTED]
+    caught = sum(record["status"] == "caught" for record in counted)
+    return 0 if counted and caught >= 0.95 * len(counted) else 1
+
+
+def _run(options: argparse.Namespace) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("mutants", total=None if options.again else options.count)
+
+        def show(counted: int, record: dict[str, Any]) -> None:
+            progress.update(task, completed=counted)
+            words = (record["status"], record["check"], record["operator"], f"{record['file']}:{record['line']}")
+            progress.console.print(" ".join(words), f"{record['seconds']} s", highlight=False)
+
+        campaign.run(
+            options.seed, options.count, options.out, options.work, show, only=options.only, again=options.again
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""A campaign: mutants in their order until enough have been counted, each result a line of a file to resume from."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.mutants import ladder, sources, trial
+from benchmarks.mutants.sources import Mutant
+
+COUNTED = ("caught", "survived")
+"""Statuses of mutants that compile and whose code differs."""
+
+MOST_KERNELS = 6
+"""Kernels that a mutant of a shared header is tried with, of those whose code it changes."""
+
+_FIRST = ("bits", "bits, 950", "other chip")
+"""Rungs that have libraries of their own; where those don't differ the other rungs have nothing to run."""
+
+OnResult = Callable[[int, dict[str, Any]], None]
+
+
+def planned(seed: int, only: str = "", names: Sequence[str] = ()) -> tuple[list[Mutant], dict[Path, list[str]]]:
+    """The mutants in their order, and the kernels by which each file's are tried.
+
+    Args:
+        seed: of the order.
+        only: part of the path of the files that are mutated.
+        names: mutants to take alone, by name.
+    """
+    known = ladder.kernels()
+    reach = {file: [k for k in kernels if k in known] for file, kernels in sources.reaching().items()}
+    reach = {file: kernels for file, kernels in reach.items() if kernels and only in file.as_posix()}
+    device = sources.device_functions()
+    pool = [mutant for file in sorted(reach) for mutant in sources.mutants(file, device)]
+    chosen = [m for m in pool if m.name in names] if names else sources.in_order(pool, seed)
+    return chosen, reach
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The results so far; of a mutant that was tried again the last one."""
+    if not path.is_file():
+        return []
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return list({record["name"]: record for record in records}.values())
+
+
+def run(seed: int, count: int, out: Path, work: Path, on_result: OnResult, only: str = "", again: bool = False) -> None:
+    """Try mutants until `count` of `out` are counted.
+
+    Args:
+        seed: of the choice.
+        count: how many mutants that compile and change the code.
+        out: the results, a JSON object a line; those that it has are not tried again.
+        work: folder for the copy of the sources and the libraries.
+        on_result: called with the number of counted mutants and the record of each.
+        only: part of the path of the files that are mutated.
+        again: try the survivors of `out` again, nothing else.
+    """
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # fresh tensors are NaN: nothing is right by chance
+    done = {record["name"]: record for record in read(out)}
+    survivors = [name for name, record in done.items() if record["status"] == "survived"] if again else []
+    chosen, reach = planned(seed, only, survivors)
+    trials = _Trials(trial.Workplace(work), 0 if again else MOST_KERNELS)
+    counted = sum(record["status"] in COUNTED for record in done.values())
+    for mutant in chosen:
+        if not again and (mutant.name in done or counted >= count):
+            continue
+        kernels = random.Random(mutant.name).sample(reach[mutant.file], len(reach[mutant.file]))
+        record = trial.record_of(mutant, trials.of(mutant, kernels))
+        if not again:
+            counted += record["status"] in COUNTED
+        with out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        on_result(counted, record)
+
+
+class _Trials:
+    """Mutants on the ladders of kernels; what the sources do without a mutant is looked at once."""
+
+    def __init__(self, place: trial.Workplace, most_kernels: int) -> None:
+        self.place = place
+        self.most_kernels = most_kernels
+        self.want: trial.Want = {}
+        self.surveyed: dict[tuple[str, str], trial.Original] = {}
+
+    def of(self, mutant: Mutant, kernels: Sequence[str]) -> trial.Outcome:
+        """Rung by rung, kernel by kernel, until a check catches it."""
+        begin, total, differing = time.monotonic(), trial.Outcome(), 0
+        for kernel in kernels:
+            if differing == self.most_kernels and self.most_kernels:
+                break
+            met = False
+            for rung in ladder.checks(kernel):
+                if not met and rung not in _FIRST:
+                    continue
+                found = trial.attempt(self.place, mutant, kernel, self.original(kernel, rung), self.want)
+                self.place.forget(
+                    path for one in self.surveyed.values() for path in (*one.libraries.values(), one.plan)
+                )
+                met = met or found.status != "same object"
+                total = self._together(total, found)
+                if found.status in ("caught", "no compile"):
+                    break
+            if total.status in ("caught", "no compile"):
+                break
+            differing += met
+        total.seconds = round(time.monotonic() - begin, 1)
+        return total
+
+    def original(self, kernel: str, rung: str) -> trial.Original:
+        if (kernel, rung) not in self.surveyed:
+            self.surveyed[kernel, rung] = trial.survey(self.place, kernel, rung, self.want)
+        found = self.surveyed[kernel, rung]
+        for check, _, _ in found.checks:
+            trial.wanted(self.want, check)  # here, so that children needn't
+        return found
+
+    @staticmethod
+    def _together(total: trial.Outcome, found: trial.Outcome) -> trial.Outcome:
+        kernels = [*total.kernels, *(k for k in found.kernels if k not in total.kernels)]
+        ended = found.status in ("caught", "no compile")
+        status = found.status if ended or total.status == "same object" else total.status
+        return trial.Outcome(status, found.check, found.rung, found.detail, kernels, total.checks + found.checks)
