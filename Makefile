@@ -8,6 +8,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 INDEX := $(if $(EXTRA_INDEX),--extra-index-url $(EXTRA_INDEX))
 STAMP := $(VENV)/.ready
 SHARD ?= 1/1
+# Processes of the default suite; those of one module stay in one, so that tests which share an engine stay together.
+WORKERS ?= 2
 ARGS ?=
 # Two threads on both sides unless the caller says otherwise: the number of threads changes some bits.
 export OMP_NUM_THREADS ?= 2
@@ -28,7 +30,7 @@ demo: setup
 	$(BIN)/logdiff demo $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow --shard $(SHARD) $(ARGS)
