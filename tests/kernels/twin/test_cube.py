@@ -449,7 +449,37 @@ LOADS: dict[str, Refusal] = {
     "Nd2Nz with columns onto each other": (
         ("Nd2Nz", (1, 16, 32, 0, 32, 15, 1, 0)),
         {"into": "L1"},
-        "overlap: 15 apart",
+        "overlap: columns 15",
+    ),
+    "Nd2Nz with rows between the rows of columns": (
+        ("Nd2Nz", (1, 9, 32, 0, 32, 16, 2, 0)),
+        {"into": "L1"},
+        "overlap: rows 2, columns 16",
+    ),
+    "Nd2Nz with matrices onto each other": (
+        ("Nd2Nz", (2, 4, 16, 0, 16, 16, 1, 0)),
+        {"into": "L1"},
+        "overlap: matrices 0",
+    ),
+    "Nd2Nz with matrices one row too near": (
+        ("Nd2Nz", (3, 4, 32, 0, 32, 16, 1, 48)),
+        {"into": "L1"},
+        "overlap: matrices 3",
+    ),
+    "Nd2Nz with a matrix onto another column": (
+        ("Nd2Nz", (3, 4, 32, 0, 32, 10, 1, 80)),
+        {"into": "L1"},
+        "overlap: matrices 5",
+    ),
+    "Nd2Nz with matrices between data blocks": (
+        ("Nd2Nz", (2, 4, 16, 0, 16, 16, 1, 72)),
+        {"into": "L1"},
+        "alignment: dstNzMatrixStride 72",
+    ),
+    "Nd2Nz with matrices 16400 apart": (
+        ("Nd2Nz", (2, 4, 16, 0, 16, 16, 1, 16400)),
+        {"into": "L1"},
+        "range: dstNzMatrixStride is 16400",
     ),
     "Nd2Nz beyond GM": (("Nd2Nz", (1, 17, 16, 0, 16, 32, 1, 0)), {"into": "L1"}, "range: GM tensor"),
     "Fill of 32768 blocks": (("Fill", (1, 32768, 0)), {"into": "L1"}, "range: blockNum is 32768"),

@@ -1,6 +1,7 @@
 #include "cube_load.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 namespace twin {
@@ -37,6 +38,26 @@ void transpose_square(uint8_t* first, uint8_t* second, const uint8_t* left, cons
   std::memcpy(second, out[1], kFractalBytes);
 }
 
+// Fails where two pieces of 32 bytes of the result would lie on each other: the order of such writes is not given.
+void check_pieces_apart(const AscendC::Nd2NzParams& p, uint64_t blocks, uint32_t size) {
+  const int64_t row = p.dstNzNStride, column = p.dstNzC0Stride, rows = p.nValue, columns = int64_t(blocks);
+  const uint64_t bytes = uint64_t(p.dstNzMatrixStride) * size;
+  if (p.ndNum > 1 && bytes % kBlockBytes != 0) {
+    fail_operand(Check::alignment, "dst", "dstNzMatrixStride %u puts matrices between data blocks",
+                 unsigned(p.dstNzMatrixStride));
+  }
+  const int64_t matrix = int64_t(bytes / kBlockBytes);
+  for (int64_t i = 0; i < p.ndNum; ++i) {
+    for (int64_t j = i == 0 ? 1 : 1 - columns; j < columns; ++j) {
+      const int64_t distance = i * matrix + j * column;
+      if (i == 0 && distance > (rows - 1) * row) break;
+      if (distance % row != 0 || std::abs(distance / row) >= rows) continue;
+      fail_operand(Check::overlap, "dst", "rows %u, columns %u and matrices %lld data blocks apart lie on each other",
+                   unsigned(p.dstNzNStride), unsigned(p.dstNzC0Stride), static_cast<long long>(matrix));
+    }
+  }
+}
+
 }  // namespace
 
 void check_value(const char* name, uint64_t value, uint64_t least, uint64_t most) {
@@ -52,16 +73,14 @@ void copy_nd_to_nz(const Operand& dst, const Operand& src, uint32_t size, const 
   check_value("srcDValue", p.srcDValue, 1, k3510 ? (uint64_t{1} << 40) - 1 : 65535);
   check_value("dstNzC0Stride", p.dstNzC0Stride, 1, 16384);
   check_value("dstNzNStride", p.dstNzNStride, 1, 16384);
+  if (p.ndNum > 1) check_value("dstNzMatrixStride", p.dstNzMatrixStride, 0, 16384);
   if (dst.memory != Memory::L1) fail(Check::overload, "Nd2Nz into %s is not modelled", name_of(dst.memory));
   const uint64_t rows = p.nValue, row = uint64_t{p.dValue} * size, blocks = (row + kBlockBytes - 1) / kBlockBytes;
   const uint64_t block_step = p.dstNzC0Stride * kBlockBytes, row_step = p.dstNzNStride * kBlockBytes;
   const uint64_t pitch = uint64_t(p.srcDValue) * size;
   Op op("DataCopy(Nd2Nz)", Pipe::MTE2, p.ndNum * rows * p.dValue);
   op.align(dst);
-  if (blocks > 1 && p.dstNzNStride == 1 && p.dstNzC0Stride < p.nValue) {
-    fail_operand(Check::overlap, "dst", "column blocks of %u rows lie %u apart", unsigned(p.nValue),
-                 unsigned(p.dstNzC0Stride));
-  }
+  check_pieces_apart(p, blocks, size);
   for (uint64_t i = 0; i < p.ndNum; ++i) {
     const uint64_t source = i * uint64_t(p.srcNdMatrixStride) * size, target = i * uint64_t(p.dstNzMatrixStride) * size;
     const uint8_t* from = pitch == row ? op.read(src, source, row * rows) : op.read_strided(src, source, row, pitch, rows);
