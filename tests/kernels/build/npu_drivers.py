@@ -15,7 +15,7 @@ from typing import Any
 import stand_in_npu
 import torch
 from logdiff_kernels.ascendc.cases import CASES, Case, same_bits
-from logdiff_kernels.build.twin import TwinLauncher
+from logdiff_kernels.build.twin import TwinLauncher, build_twin
 
 LENGTH, SEED = 130, 7
 
@@ -79,6 +79,7 @@ def said_of(case: Case, launcher: Launcher) -> str:
 
 def main() -> dict[str, dict[str, str]]:
     stand_in_npu.install()
+    build_twin("dav-2201", kernels=[kernel for case in CASES for kernel in case.kernels])  # side by side
     launcher, by_name = Launcher(), {case.name: case for case in CASES}
     planted = {  # first: memory that is given anew could hold the right bits
         "idle": said_of(by_name["rms_norm"], Idle()),

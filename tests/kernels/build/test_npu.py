@@ -36,7 +36,7 @@ extern "C" int ld_launch_probe(uint32_t blocks, void* stream, void* const* point
 
 def session(script: str, *arguments: str) -> Any:
     done = subprocess.run(
-        [sys.executable, str(HERE / script), *arguments], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, str(HERE / script), *arguments], capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
