@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from logdiff_kernels.contract import CHUNK
 from logdiff_kernels.cpu import attention as cpu
 
 if TYPE_CHECKING:
@@ -61,6 +62,13 @@ def chunked(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
     queries, keys = [min(n, 9), 7], [n, 5]
     q, k, v = (source.floats(sum(x), h, 64, dtype=dtype) for x, h in ((queries, 4), (keys, 2), (keys, 2)))
     return q, k, v, starts(queries), starts(keys), 0.125, True, 0, 0.0, source.floats(4), True
+
+
+def last_chunk(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    """The last 3 tokens of a chunk and n more keys: cut at its chunks for several cores from about 129 more."""
+    keys = CHUNK + n
+    q, k, v = (source.floats(rows, h, 64, dtype=dtype) for rows, h in ((3, 4), (keys, 2), (keys, 2)))
+    return q, k, v, starts([3]), starts([keys]), 0.125, True, 0, 0.0, source.floats(4), True
 
 
 def paged(heads: int, kv_heads: int, dim: int, block: int, queries: int, *, window: int = 0, latent: int = 0) -> Make:

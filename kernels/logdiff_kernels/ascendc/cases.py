@@ -375,7 +375,7 @@ CASES = (
     Case("tree_combine", "linear", "tree_combine", linear.tree, ("tree_combine",)),
     Case("scale_cap", "linear", "scale_cap_", linear.scale_cap, ("scale_cap",), (torch.float32,)),
     *[
-        Case(name, "attention", "attention", make, ("attention", "attention_combine"), attention.DTYPES)
+        Case(name, "attention", "attention", make, ("attention",), attention.DTYPES)
         for name, make in (
             ("attention", attention.training(4, 2, 64, 64)),
             ("attention_full", attention.training(2, 2, 128, 128, causal=False)),
@@ -385,8 +385,16 @@ CASES = (
             ("attention_chunked", attention.chunked),
         )
     ],
+    Case(
+        "attention_chunks",
+        "attention",
+        "attention",
+        attention.last_chunk,
+        ("attention", "attention_combine"),
+        attention.DTYPES,
+    ),
     *[
-        Case(name, "attention", "paged_attention", make, ("attention", "attention_combine"), attention.DTYPES)
+        Case(name, "attention", "paged_attention", make, ("attention",), attention.DTYPES)
         for name, make in (
             ("attention_decode", attention.paged(8, 2, 128, 16, 1)),
             ("attention_prefix", attention.paged(4, 1, 64, 48, 40, window=300)),
