@@ -1,6 +1,7 @@
 """`logdiff kernels selftest` of the Ascend C kernels: laws and facts of a user's NPU, or of the twin.
 
-The report is plain JSON without paths or times, so that those of two hosts can be compared: `logdiff kernels selftest --compare`.
+The report is plain JSON without paths or times, so that those of two hosts can be compared (`logdiff kernels selftest
+--compare`).
 """
 
 from __future__ import annotations
