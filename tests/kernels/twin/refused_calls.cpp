@@ -1,5 +1,5 @@
-// Calls that have no overload, for test_overloads.py: each line marked `refused` has to be an error of the compiler, on
-// both architectures or on the one named, and no other line. None of it runs.
+// Calls that have no overload, or none that the twin models, for test_overloads.py: each line marked `refused` has to be
+// an error of the compiler, on both architectures or on the one named, and no other line. None of it runs.
 #include "kernel_operator.h"
 
 using namespace AscendC;

@@ -1,4 +1,4 @@
-"""Calls that the real headers reject don't compile in the twin either, and their legal neighbours do."""
+"""Calls without an overload, or without one that the twin models, don't compile; their legal neighbours do."""
 
 from __future__ import annotations
 
