@@ -112,6 +112,17 @@ def test_chunks_on_one_core_or_on_many_give_the_same_bits(sinks: bool) -> None:
     assert kernels == {(1, "attention"), *((n, "attention_combine") for n in (20, 24, 40))}
 
 
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("dim", "dim_v"), [(64, 64), (576, 512)], ids=["O in UB", "O in the workspace"])
+def test_items_of_other_sizes_share_a_block_s_sums_over_chunks(arch: int, dim: int, dim_v: int) -> None:
+    # which rows a vector core has differs between the items, what it keeps in the workspace must not
+    source, queries, keys = cases.Source(8), [1, 40, 3], [4200, 4300, 4099]
+    q, k = (source.floats(sum(n), h, dim, dtype=BF16) for n, h in ((queries, 3), (keys, 1)))
+    v = source.floats(sum(keys), 1, dim_v, dtype=BF16)
+    arguments = (q, k, v, starts(queries), starts(keys), 0.1, True, 300, 0.0, None, True)
+    _all_equal(driver.attention(TwinLauncher(arch, cores=1, seed=1), *arguments), cpu.attention(*arguments))
+
+
 def test_a_sequence_does_not_depend_on_its_neighbours_or_their_order() -> None:
     source, launcher, lengths = cases.Source(3), TwinLauncher(cores=2, seed=9), [40, 200, 7, 129]
     parts = [[source.floats(n, h, 64, dtype=BF16) for h in (4, 1, 1)] for n in lengths]

@@ -235,16 +235,16 @@ private:
         LocalTensor<float> factors;
         if (!step.opens) factors = steps_.factors(step.number);
         const GlobalTensor<float> pv = at<float>(plan::pv_offset(plan_, block_, step.number % plan_.ring));
-        const GlobalTensor<float> total = at<float>(plan::total_offset(plan_, block_));
-        if (!step.empty()) load_sums(pv, part, part.begin);
+        if (!step.empty()) load_sums(pv[uint64_t(part.begin) * plan_.dim_v], part, part.begin);
         for (uint32_t row = part.begin; row < part.end; row += plan_.vector_rows) {
             const uint32_t rows = uint32_t(plan::least(plan_.vector_rows, part.end - row)), count = rows * plan_.dim_v;
-            if (!step.empty() && !adds && row + rows < part.end) load_sums(pv, part, row + rows);
+            const bool more = !step.empty() && row + rows < part.end;
+            if (more && !adds) load_sums(pv[uint64_t(row + rows) * plan_.dim_v], part, row + rows);
             const LocalTensor<float> o = fetch_o(step, part, row, count);
             add_step(o, step, factors[step.opens ? 0 : (row - part.begin) * 8], rows);
             const uint32_t blocks = (row - part.begin) * 8;
             if (adds) {
-                load_sums(total, part, row);
+                load_sums(own(plan::total_offset(plan_, block_), row - part.begin), part, row);
                 const LocalTensor<float> sum = sums_.template DeQue<float>();
                 v_barrier();
                 by_rows<MulBlocks>(sum, sum, totals_.before()[blocks], rows, plan_.dim_v);
@@ -252,7 +252,7 @@ private:
                 v_barrier();
                 Add(o, sum, o, int32_t(count));
                 sums_.FreeTensor(sum);
-                if (!step.empty() && row + rows < part.end) load_sums(pv, part, row + rows);
+                if (more) load_sums(pv[uint64_t(row + rows) * plan_.dim_v], part, row + rows);
             } else if (joins && plan_.has_sinks) {
                 v_barrier();
                 by_rows<MulBlocks>(o, o, totals_.added()[blocks], rows, plan_.dim_v);  // + (+0) e_a
@@ -263,7 +263,7 @@ private:
         if (plan_.resident && step.closes && !writes) {
             fence_.before();
             const uint32_t count = (part.end - part.begin) * plan_.dim_v;
-            store_rows(sum_of(step)[uint64_t(part.begin) * plan_.dim_v], o_, 1, count, count, count);
+            store_rows(sum_of(step, part, part.begin), o_, 1, count, count, count);
             fence_.after();
             fence_.readable();
         }
@@ -271,10 +271,11 @@ private:
             output_.store_lse(totals_.lse(), totals_.before(), step.tile, part.begin, part.end, fence_);
     }
 
+    // What belongs to the slice of rows that begins at `row`.
     LD_FN void load_sums(const GlobalTensor<float>& from, const plan::Range& part, uint32_t row) {
         const uint32_t count = uint32_t(plan::least(plan_.vector_rows, part.end - row)) * plan_.dim_v;
         const LocalTensor<float> sums = sums_.template AllocTensor<float>();
-        load_rows(sums, from[uint64_t(row) * plan_.dim_v], 1, count, count, count);
+        load_rows(sums, from, 1, count, count, count);
         sums_.EnQue(sums);
     }
 
@@ -320,11 +321,16 @@ private:
         fence_.after();
     }
 
-    // Where O of the rows goes that isn't finished: the chunk's slot, the total over chunks, or the chunk under way.
-    LD_FN GlobalTensor<float> sum_of(const AttentionStep& step) const {
-        if (!step.closes) return at<float>(plan::o_offset(plan_, block_));
-        return at<float>(step.slot != plan::kNoSlot ? plan::state_o_offset(plan_, step.slot)
-                                                    : plan::total_offset(plan_, block_));
+    // Where O of the rows from `row` on goes that isn't finished: the chunk's slot, the total over chunks, or the chunk
+    // under way.
+    LD_FN GlobalTensor<float> sum_of(const AttentionStep& step, const plan::Range& part, uint32_t row) const {
+        if (step.closes && step.slot != plan::kNoSlot)
+            return at<float>(plan::state_o_offset(plan_, step.slot))[uint64_t(row) * plan_.dim_v];
+        return own(step.closes ? plan::total_offset(plan_, block_) : plan::o_offset(plan_, block_), row - part.begin);
+    }
+    // A row of the core's own half: which rows of an item it has differs from item to item.
+    LD_FN GlobalTensor<float> own(uint64_t offset, uint32_t row) const {
+        return at<float>(offset)[(uint64_t(sub_) * plan::kVectorTileRows + row) * plan_.dim_v];
     }
 
     LD_FN uint32_t o_turn(const plan::Range& part, uint32_t row) const {
@@ -337,7 +343,7 @@ private:
         const LocalTensor<float> o = o_[turn * plan_.vector_rows * plan_.dim_v];
         WaitFlag<HardEvent::MTE3_MTE2>(stored_[turn]);
         if (!step.opens)
-            load_rows(o, at<float>(plan::o_offset(plan_, block_))[uint64_t(row) * plan_.dim_v], 1, count, count, count);
+            load_rows(o, own(plan::o_offset(plan_, block_), row - part.begin), 1, count, count, count);
         SetFlag<HardEvent::MTE2_V>(fetched_[turn]);
         WaitFlag<HardEvent::MTE2_V>(fetched_[turn]);
         return o;
@@ -349,8 +355,7 @@ private:
         SetFlag<HardEvent::V_MTE3>(computed_[turn]);
         WaitFlag<HardEvent::V_MTE3>(computed_[turn]);
         if (!(step.closes && step.slot == plan::kNoSlot && step.last_chunk))
-            store_rows(sum_of(step)[uint64_t(row) * plan_.dim_v], o_[turn * plan_.vector_rows * plan_.dim_v], 1, count,
-                       count, count);
+            store_rows(sum_of(step, part, row), o_[turn * plan_.vector_rows * plan_.dim_v], 1, count, count, count);
         SetFlag<HardEvent::MTE3_MTE2>(stored_[turn]);
     }
 
