@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.mutants import ladder, sources, trial
+from benchmarks.mutants.build import Workplace
 from benchmarks.mutants.sources import Mutant
 
 COUNTED = ("caught", "survived")
@@ -68,7 +69,7 @@ def run(seed: int, count: int, out: Path, work: Path, on_result: OnResult, only:
     done = {record["name"]: record for record in read(out)}
     survivors = [name for name, record in done.items() if record["status"] == "survived"] if again else []
     chosen, reach = planned(seed, only, survivors)
-    trials = _Trials(trial.Workplace(work), 0 if again else MOST_KERNELS)
+    trials = _Trials(Workplace(work), 0 if again else MOST_KERNELS)
     counted = sum(record["status"] in COUNTED for record in done.values())
     for mutant in chosen:
         if not again and (mutant.name in done or counted >= count):
@@ -85,7 +86,7 @@ def run(seed: int, count: int, out: Path, work: Path, on_result: OnResult, only:
 class _Trials:
     """Mutants on the ladders of kernels; what the sources do without a mutant is looked at once."""
 
-    def __init__(self, place: trial.Workplace, most_kernels: int) -> None:
+    def __init__(self, place: Workplace, most_kernels: int) -> None:
         self.place = place
         self.most_kernels = most_kernels
         self.want: trial.Want = {}
@@ -102,9 +103,6 @@ class _Trials:
                 if not met and rung not in _FIRST:
                     continue
                 found = trial.attempt(self.place, mutant, kernel, self.original(kernel, rung), self.want)
-                self.place.forget(
-                    path for one in self.surveyed.values() for path in (*one.libraries.values(), one.plan)
-                )
                 met = met or found.status != "same object"
                 total = self._together(total, found)
                 if found.status in ("caught", "no compile"):
@@ -112,6 +110,8 @@ class _Trials:
             if total.status in ("caught", "no compile"):
                 break
             differing += met
+        if total.status == "survived" and trial.same_code(self.place, mutant, total.kernels):
+            total.status = "same object"
         total.seconds = round(time.monotonic() - begin, 1)
         return total
 
@@ -119,7 +119,7 @@ class _Trials:
         if (kernel, rung) not in self.surveyed:
             self.surveyed[kernel, rung] = trial.survey(self.place, kernel, rung, self.want)
         found = self.surveyed[kernel, rung]
-        for check, _, _ in found.checks:
+        for check, _, _ in found:
             trial.wanted(self.want, check)  # here, so that children needn't
         return found
 

@@ -1,17 +1,16 @@
 """One mutant, or the sources as they are, on the ladder in a process of its own: a crash or an endless loop ends that
 alone.
 
-The process compiles from a copy of the sources. A library with the bytes of the original's needs no run.
+A library with the bytes of the original's needs no run.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,16 @@ from logdiff_kernels.plan import library as plans
 from logdiff_kernels.twin import build as twin
 
 from benchmarks.mutants import ladder
-from benchmarks.mutants.sources import KERNELS, PACKAGE, PLANS, Mutant
+from benchmarks.mutants.build import Workplace
+from benchmarks.mutants.sources import KERNELS, PLANS, Mutant
 
 _GRACE, _FACTOR = 60, 30
 """Seconds, and times the original's, that a check may take."""
 
 Send = Callable[[dict[str, Any]], None]
-Variant = tuple[str, int, bool]
+Original = list[tuple[ladder.Check, int, float]]
+"""What a rung does without a mutant: checks that launch the kernel, instructions of their longest launch, seconds."""
+
 Want = dict[tuple[str, int, torch.dtype], list[torch.Tensor]]
 
 
@@ -54,51 +56,6 @@ class Outcome:
     kernels: list[str] = field(default_factory=list)
     checks: int = 0
     seconds: float = 0.0
-
-
-@dataclass(slots=True)
-class Original:
-    """What the unchanged sources do on one rung of a kernel's ladder.
-
-    Attributes:
-        libraries: path of each variant (kernel, arch, exact).
-        plan: path of the plan library.
-        checks: those that launch the kernel: the check, instructions of its longest launch, seconds.
-    """
-
-    libraries: dict[Variant, Path] = field(default_factory=dict)
-    plan: Path = Path()
-    checks: list[tuple[ladder.Check, int, float]] = field(default_factory=list)
-
-
-class Workplace:
-    """A folder with a copy of the sources and a cache of libraries.
-
-    Args:
-        folder: made if it isn't there.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.tree, self.cache = folder / "tree", folder / "cache"
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(self.tree, ignore_errors=True)
-        for part in (KERNELS, PLANS):
-            shutil.copytree(PACKAGE / part, self.tree / part)
-
-    def enter(self) -> None:
-        """From now on this process compiles the copy."""
-        os.environ["LOGDIFF_CACHE"] = str(self.cache)
-        compile.SOURCES = self.tree / KERNELS
-        twin.INCLUDES = (twin.CSRC / "include", self.tree / KERNELS, self.tree)
-        twin.FLAGS = tuple("-O1" if flag == "-O2" else flag for flag in twin.FLAGS)  # compilers are most of the time
-        plans.SOURCES = self.tree / PLANS
-
-    def forget(self, kept: Iterable[Path]) -> None:
-        """Remove the libraries but for `kept`."""
-        kept = set(kept)
-        for path in (*self.cache.glob("twin/*.so*"), *self.cache.glob("plan/*")):
-            if path not in kept and path.is_file():
-                path.unlink()
 
 
 def in_child(work: Callable[[Send], None]) -> tuple[list[dict[str, Any]], str]:
@@ -132,50 +89,45 @@ def in_child(work: Callable[[Send], None]) -> tuple[list[dict[str, Any]], str]:
 
 
 def survey(place: Workplace, kernel: str, rung: str, want: Want) -> Original:
-    """Compile a kernel as it is and run a rung of its ladder.
+    """Compile a kernel as it is and run a rung of its ladder; kept beside the libraries.
 
     Raises:
         CaughtError: a check fails.
     """
     checks = {check.name: check for check in ladder.checks(kernel)[rung]}
+    kept = place.originals / f"{kernel}-{rung}.json"
+    if not kept.is_file():
+        records, ended = in_child(lambda send: _look(place, kernel, list(checks.values()), want, send))
+        wrong = next((record for record in records if "caught" in record), None)
+        if wrong is not None or ended:
+            raise ladder.CaughtError(ended, f"{kernel} without a mutant: {wrong or records[-1:]}")
+        kept.write_text(json.dumps(records), encoding="utf-8")
+    records = json.loads(kept.read_text(encoding="utf-8"))
+    return [(checks[record["check"]], record["most"], record["seconds"]) for record in records]
 
-    def work(send: Send) -> None:
-        place.enter()
-        send({"plan": str(plans.ensure())})
-        for check in checks.values():
-            for name in ladder.case_of(check.case).kernels:
-                path = _library(name, check.arch, check.exact)
-                send({"variant": (name, check.arch, check.exact), "path": str(path)})
-            begin = time.monotonic()
-            try:
-                launched, most = ladder.perform(check, wanted(want, check))
-            except ladder.CaughtError as error:
-                send({"caught": error.check, "detail": str(error)})
-                return
-            if kernel in launched:
-                send({"check": check.name, "most": most, "seconds": time.monotonic() - begin})
 
-    records, ended = in_child(work)
-    original = Original()
-    for record in records:
-        if "caught" in record:
-            raise ladder.CaughtError(record["caught"], f"without a mutant: {record['detail']}")
-        if "plan" in record:
-            original.plan = Path(record["plan"])
-        elif "path" in record:
-            name, arch, exact = record["variant"]
-            original.libraries[name, arch, exact] = Path(record["path"])
-        else:
-            original.checks.append((checks[record["check"]], record["most"], record["seconds"]))
-    if ended:
-        raise ladder.CaughtError(ended, f"{kernel} without a mutant, after {records[-1]}")
-    return original
+def _look(place: Workplace, kernel: str, checks: list[ladder.Check], want: Want, send: Send) -> None:
+    _use(place, lambda name, arch, exact: place.kernel(name, arch, exact, place.originals))
+    for check in checks:
+        for name in ladder.case_of(check.case).kernels:
+            place.kernel(name, check.arch, check.exact, place.originals)
+        begin = time.monotonic()
+        try:
+            launched, most = ladder.perform(check, wanted(want, check))
+        except ladder.CaughtError as error:
+            send({"caught": error.check, "detail": str(error)})
+            return
+        if kernel in launched:
+            send({"check": check.name, "most": most, "seconds": time.monotonic() - begin})
 
 
 def attempt(place: Workplace, mutant: Mutant, kernel: str, original: Original, want: Want) -> Outcome:
     """Plant a mutant and let it meet one rung of the ladder of a kernel."""
     file = place.tree / mutant.file
     text = file.read_text(encoding="utf-8")
+    if mutant.file.is_relative_to(PLANS):
+        place.plan(place.originals)
+    place.clear()
     file.write_text(mutant.edit.applied(text), encoding="utf-8")
     try:
         records, ended = in_child(lambda send: _climb(place, mutant, kernel, original, want, send))
@@ -196,17 +148,25 @@ def attempt(place: Workplace, mutant: Mutant, kernel: str, original: Original, w
 
 
 def _climb(place: Workplace, mutant: Mutant, kernel: str, original: Original, want: Want, send: Send) -> None:
-    place.enter()
-    differing: dict[Variant, bool] = {}
+    def library(name: str, arch: int, exact: bool) -> Path:
+        """The mutant's for the kernel under trial; the others of a case are the original's."""
+        return place.kernel(name, arch, exact, place.mutants if name == kernel else place.originals)
+
+    differing: dict[tuple[int, bool], bool] = {}
     name = rung = ""
     try:
-        replanned = mutant.file.is_relative_to(PLANS) and plans.ensure().read_bytes() != original.plan.read_bytes()
-        _only(kernel, original)
-        for check, most, seconds in original.checks:
+        replanned = False
+        if mutant.file.is_relative_to(PLANS):
+            path = place.plan(place.mutants)
+            replanned = path.read_bytes() != place.plan(place.originals).read_bytes()
+            plans.ensure = lambda: path
+        _use(place, library)
+        for check, most, seconds in original:
             name, rung = check.name, check.rung
-            variant = (kernel, check.arch, check.exact)
+            variant = (check.arch, check.exact)
             if variant not in differing:
-                differing[variant] = _library(*variant).read_bytes() != original.libraries[variant].read_bytes()
+                new, old = library(kernel, *variant), place.kernel(kernel, *variant, place.originals)
+                differing[variant] = new.read_bytes() != old.read_bytes()
             if not differing[variant] and not replanned:
                 continue
             send({"check": name, "rung": rung})
@@ -222,16 +182,32 @@ def _climb(place: Workplace, mutant: Mutant, kernel: str, original: Original, wa
         send({"outcome": {"status": "caught", "check": "refused", "rung": rung, "detail": detail}})
 
 
-def _only(kernel: str, original: Original) -> None:
-    """From now on this process compiles one kernel; the others of a case are the original's."""
-    ensure = twin.ensure_library
+def same_code(place: Workplace, mutant: Mutant, kernels: Sequence[str]) -> bool:
+    """Whether a mutant's kernels, optimised as for use, are the original's."""
+    file = place.tree / mutant.file
+    text = file.read_text(encoding="utf-8")
+    variants = [(kernel, arch, exact) for kernel in kernels for arch in ladder.ARCHS for exact in (True, False)]
+    try:
+        for variant in variants:
+            before = place.optimised(*variant)
+            file.write_text(mutant.edit.applied(text), encoding="utf-8")
+            after = place.optimised(*variant)
+            file.write_text(text, encoding="utf-8")
+            if before != after:
+                return False
+    finally:
+        file.write_text(text, encoding="utf-8")
+    return True
 
-    def library(source: Path, arch: int, *, exact_exp: bool = False, sanitize: bool | None = None) -> Path:
-        if source.stem == kernel:
-            return ensure(source, arch, exact_exp=exact_exp, sanitize=sanitize)
-        return original.libraries[source.stem, arch, exact_exp]
 
-    twin.ensure_library = library  # type: ignore[assignment]
+def _use(place: Workplace, library: Callable[[str, int, bool], Path]) -> None:
+    """From now on this process launches the libraries that `library` gives."""
+
+    def ensure(source: Path, arch: int, *, exact_exp: bool = False, sanitize: bool | None = None) -> Path:
+        return library(source.stem, arch, exact_exp)
+
+    compile.SOURCES = place.tree / KERNELS
+    twin.ensure_library = ensure  # type: ignore[assignment]
 
 
 def record_of(mutant: Mutant, outcome: Outcome) -> dict[str, Any]:
@@ -245,10 +221,6 @@ def record_of(mutant: Mutant, outcome: Outcome) -> dict[str, Any]:
         "after": mutant.edit.text[:300],
         **asdict(outcome),
     }
-
-
-def _library(kernel: str, arch: int, exact: bool) -> Path:
-    return twin.ensure_library(compile.SOURCES / f"{kernel}.asc", arch, exact_exp=exact)
 
 
 def wanted(want: Want, check: ladder.Check) -> list[torch.Tensor]:

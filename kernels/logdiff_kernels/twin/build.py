@@ -72,7 +72,7 @@ def _ensure(source: Path, arch: int, exact_exp: bool, sanitize: bool, defines: t
     if not source.is_file():
         raise InputError("no such kernel source", value=str(source))
     compiler = find_compiler()
-    flags = _flags(arch, sanitize)
+    flags = flags_of(arch, sanitize)
     macros = [f"-D{name}" for name in ([*defines, "LD_EXACT_EXP"] if exact_exp else defines)]
     words = [*compiler.command, compiler.version, *flags, *macros]
     folder = toolchain.cache_folder("twin")
@@ -129,11 +129,18 @@ def sanitizer_environment() -> dict[str, str]:
     }
 
 
-def _flags(arch: int, sanitize: bool) -> list[str]:
+def flags_of(arch: int, sanitize: bool = False) -> list[str]:
+    """What every translation unit of an architecture is compiled with."""
     flags = [*FLAGS, f"-D__NPU_ARCH__={arch}"]
     if cpu.cpu_features() >= FAST:
         flags += FAST_FLAGS
     return [*flags, *SANITIZE_FLAGS] if sanitize else flags
+
+
+def runtime_objects(arch: int) -> list[Path]:
+    """Objects of the twin's own sources, for libraries without sanitizers: cached, or built now."""
+    with toolchain.Compilers() as compilers:
+        return _runtime(compilers, find_compiler(), flags_of(arch), toolchain.cache_folder("twin") / "objects")
 
 
 def _sources() -> list[Path]:
