@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Literal, Optional
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional
 
 import typer
 
@@ -55,11 +55,24 @@ def selftest(
     ctx: typer.Context,
     provider: Provider = "cpu",
     arch: Arch = None,
+    quick: Annotated[bool, typer.Option("--quick", help="NPU kernels: fewer operands, lengths and dtypes.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="NPU kernels: every m, long sequences, large tables.")] = False,
+    compare: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="FILE", help="Another host's report: say what differs; exit 1 when anything does."),
+    ] = None,
+    report: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="FILE", help="A saved report, instead of running the self-test."),
+    ] = None,
     python: options.Python = None,
     as_json: options.Json = False,
 ) -> None:
     """Try the laws of the numeric contract on this machine; exit 1 when one fails."""
-    _do(ctx, "selftest", provider, arch, python)
+    if quick and full:
+        raise typer.BadParameter("--quick or --full, not both")
+    scope = "quick" if quick else "full" if full else None
+    _do(ctx, "selftest", provider, arch, python, scope=scope, report=report, compare=compare)
 
 
 @app.command("bench")
@@ -76,7 +89,7 @@ def bench(
     as_json: options.Json = False,
 ) -> None:
     """Time the kernels against what a model runs without them; ratio = peer's time / ours. Twin: the cost model."""
-    _do(ctx, "bench", provider, arch, python, family or (), quick)
+    _do(ctx, "bench", provider, arch, python, families=family or (), quick=quick)
 
 
 def _do(
@@ -85,23 +98,14 @@ def _do(
     provider: str | None,
     arch: str | None,
     python: str | None,
-    families: Sequence[str] = (),
-    quick: bool = False,
+    **fields: Any,
 ) -> None:
     from logdiff import actions
     from logdiff.cli.tables import bench_table, kernels_table, selftest_table
 
     out: Output = ctx.obj
     with ProgressView() as view:
-        done = actions.kernels(
-            what=what,
-            provider=provider,
-            arch=arch,
-            python=python,
-            families=families,
-            quick=quick,
-            on_progress=view,
-        )
+        done = actions.kernels(what=what, provider=provider, arch=arch, python=python, on_progress=view, **fields)
     table = {"list": kernels_table, "build": kernels_table, "selftest": selftest_table, "bench": bench_table}[what]
     out.show(done.data, table)
     raise typer.Exit(done.exit_code)

@@ -284,14 +284,23 @@ def _libraries(rows: list[dict[str, Any]]) -> Table:
 
 
 def selftest_table(data: dict[str, Any]) -> list[Any]:
-    """Laws that fail, and how many hold."""
+    """Laws that fail, how many hold, of NPU kernels the parts and notes, and what differs from another host."""
     laws = data["laws"]
     broken = [f"{law['kernel']}: {law['law']} FAILS: {law['detail']}" for law in laws if not law["ok"]]
     kernels = len({law["kernel"] for law in laws})
-    words = (
+    words = [
         f"{data['provider']} ({data['arch']}): {len(laws) - len(broken)} of {len(laws)} laws hold, {kernels} kernels"
-    )
-    return [*(visible(line, 400) for line in broken), words]
+    ]
+    for part in data.get("sections", []):
+        held = f"{part['checks'] - part['failed']} of {part['checks']} hold"
+        words.append(f"{part['name']}: {held}, fingerprint {part['fingerprint'][:12]}")
+    words += [f"note: {note}" for note in data.get("notes", [])]
+    compared = data.get("compared")
+    if compared is not None:
+        words += [f"differs: {sentence}" for sentence in compared["differences"]]
+        words += [f"remark: {sentence}" for sentence in compared["remarks"]]
+        words.append("the two reports agree" if compared["same"] else "the two reports differ")
+    return [visible(line, 600) for line in (*broken, *words)]
 
 
 def bench_table(data: dict[str, Any]) -> list[Any]:

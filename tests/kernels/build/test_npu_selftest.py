@@ -305,7 +305,7 @@ def test_model_of_the_twin_is_recognised(model: Mmad) -> None:
         assert facts["rounding"] == "nearest even"
         kept = facts["bits_kept"]["2^p at 0, 1 at 1, -2^p at 2"]
         assert kept == {Mmad.FP64: 52}.get(model, 23)
-    tree = section.facts["Mmad/bfloat16"]["tree"]
+    (tree,) = section.facts["Mmad/bfloat16"]["trees"].values()
     assert tree.startswith(
         {Mmad.ASCENDING: "(0 > .. > 40", Mmad.PAIRWISE16: "((((((((0 ((((1 2)"}.get(model, "(0 .. 40")
     )
@@ -338,7 +338,8 @@ def test_order_that_nobody_knows_is_unknown_and_its_tree_is_shown() -> None:
     assert order.run() == ""
     facts = section.facts["Mmad/float32"]
     assert facts["order"] == "unknown"
-    assert facts["tree"].startswith("(0 > 64 > 56 > 48 > 40 > 39")
+    (tree,) = facts["trees"].values()
+    assert tree.startswith("(0 > 64 > 56 > 48 > 40 > 39")
     assert any("like no known model" in note for note in section.notes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,6 +120,40 @@ def test_a_failed_law_is_exit_code_1_and_is_printed(
     shown = capfd.readouterr().out
     assert "linear: any order of rows FAILS: 3 of 9 values differ" in shown
     assert "1 of 2 laws hold" in shown
+
+
+def test_selftest_of_an_npu_shows_its_parts_its_notes_and_what_differs_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def report(order: str) -> dict[str, Any]:
+        facts = {"Mmad/bfloat16": {"order": order}}
+        part = {
+            "name": "mmad",
+            "matters": "sums differ",
+            "checks": 9,
+            "failed": 0,
+            "fingerprint": order,
+            "facts": facts,
+        }
+        head = {"format": "logdiff-selftest/1", "provider": "aligned-ascendc", "arch": "dav-2201"}
+        return {**head, "laws": [], "failed": 0, "sections": [part], "notes": ["Div is not IEEE's"]}
+
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("logdiff.live.kernels", lambda *a, **fields: asked.update(fields) or report("ascending"))
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(report("pairwise16")))
+    assert run(["kernels", "selftest", "--provider", "ascendc", "--quick", "--compare", str(other)]) == 1
+    assert (asked["provider"], asked["scope"]) == ("ascendc", "quick")
+    shown = " ".join(capfd.readouterr().out.split())
+    for words in (
+        "mmad: 9 of 9 hold, fingerprint ascending",
+        "note: Div is not IEEE's",
+        "differs: Mmad/bfloat16: order: ascending here, pairwise16 there",
+        "differs: what mmad means: sums differ",
+        "the two reports differ",
+    ):
+        assert words in shown
+    assert run(["kernels", "selftest", "--quick", "--full"]) == 2
 
 
 @pytest.mark.slow(seconds=60)

@@ -247,19 +247,21 @@ class _Unit:
                 agrees.append(name)
         order = agrees[0] if agrees else "unknown"
         sums_of = {probe: sums for probe, *_, sums in seen}
+        leaves = sorted({leaf for pair in self._pairs for leaf in pair})
+        masks = f"masks of {len(leaves)} leaves"  # fewer in a quick run: not to be compared with all
         self.section.record(
             self.name,
             order=order,
-            tree=self._tree(sums_of["masks"]),
-            random=bits.sha256(wide),
-            probes={probe: bits.sha256(sums) for probe, sums in sums_of.items()},
+            random_sums=bits.sha256(wide),
+            trees={masks: self._tree(leaves, sums_of["masks"])},
+            probes={masks if probe == "masks" else probe: bits.sha256(sums) for probe, sums in sums_of.items()},
             bits_kept=self._kept(sums_of["width"]),
             rounding=_rounding(sums_of["rounding"]),
             special=self._special(sums_of["special"]),
         )
         if order == "unknown":
             near = f"; the order of the sum is that of {', '.join(wrong)}" if wrong else ""
-            self.section.note(f"{self.name}: sums like no known model{near}: see tree and probes among the facts")
+            self.section.note(f"{self.name}: sums like no known model{near}: see trees and probes among the facts")
         return ""
 
     def _probes(self) -> Iterator[tuple[str, Array, Array, int]]:
@@ -293,8 +295,7 @@ class _Unit:
         x[:, self.k :], y[:, self.k :] = size[:, 1:], (size * np.sign(rows))[:, 1:]
         return x, y
 
-    def _tree(self, sums: Array) -> str:
-        leaves = sorted({leaf for pair in self._pairs for leaf in pair})
+    def _tree(self, leaves: list[int], sums: Array) -> str:
         meeting = orders.met(self._pairs, sums, self.k + 1)
         return orders.written(orders.tree(leaves, meeting))
 

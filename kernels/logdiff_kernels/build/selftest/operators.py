@@ -161,7 +161,7 @@ class _Tried:
         return self._run(self._inputs())
 
     def _again(self) -> str:
-        self.section.record(self.name, **{f"length {self.length}": _sha256(self.first)})
+        self.section.record(self.name, **{f"results of length {self.length}": _sha256(self.first)})
         return bits.tensors_differ(self._run(self._inputs()), self.first)
 
     def _as_cpu(self) -> str:

@@ -150,7 +150,8 @@ class _Tokens:
         """The training forward."""
         sequences = [range(begin, begin + n) for begin, n in zip(self.begins, self.kind.lengths, strict=True)]
         found = self._packed(sequences, sequences)
-        self.section.record(self.name, sha256=bits.sha256(bits.array(found)))
+        lengths = ", ".join(map(str, self.kind.lengths))
+        self.section.record(self.name, **{f"results of lengths {lengths}": bits.sha256(bits.array(found))})
         return found
 
     def _against(self, found: Tensor, tokens: list[int] | range) -> str:
@@ -332,7 +333,7 @@ class Layer:
             return attention.attention(self.launcher, q, k, v, starts(list(self.lengths)), None, *options)[0]
 
         found = self._forward(list(range(sum(self.lengths))), positions, attend)
-        section.record(name, sha256=bits.sha256(bits.array(found)))
+        section.record(name, results=bits.sha256(bits.array(found)))
         return found
 
     def over_pages(self, sizes: tuple[int, ...]) -> Tensor:
