@@ -145,6 +145,23 @@ def test_a_product_that_vanishes_below_zero_is_added_to_a_sum_that_begins_at_zer
     assert cases.same_bits(dv[1:], torch.zeros(1, 1, 16, dtype=BF16))
 
 
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a_row_whose_scores_are_all_minus_infinity_adds_nothing(arch: int) -> None:
+    source, n = cases.Source(6), 5
+    q = torch.ones(n, 1, 32, dtype=BF16)
+    k, v, dout = (source.floats(n, 1, 32, dtype=BF16) for _ in range(3))
+    k[0] = -torch.inf
+    sinks = torch.full((1,), -torch.inf)
+    tail = (starts([n]), starts([n]), 1.0, True, 0, 0.0, sinks)
+    out, lse = cpu.attention(q, k, v, *tail, True)
+    assert lse is not None
+    assert lse[0] == -torch.inf
+    got = driver.attention_backward(TwinLauncher(arch, 1), dout, q, k, v, out, lse, *tail)
+    _same(got, cpu.attention_backward(dout, q, k, v, out, lse, *tail))
+    assert bool((got[1][0] == 0).all())
+    assert bool((got[2][0] == 0).all())
+
+
 def _exact(arguments: tuple[Any, ...]) -> list[Tensor]:
     """Gradients by fp64 autograd of the definition: one sequence."""
     dout, q, k, v, _, _, _, _, scale, causal, window, softcap, sinks = arguments
