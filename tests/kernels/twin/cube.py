@@ -19,7 +19,7 @@ INSTRUCTIONS = ("Nothing", "Nd2Nz", "Fill", "Load", "LoadBlock", "LoadTransposed
 MEMORIES = ("L0A", "L0B", "L1")
 VARIANTS = (
     "", "no barrier", "relu", "unit flag", "unit flag of Fixpipe", "other quant", "k not aligned", "bias",
-    "k aligned to 16", "channel split", "no GEMV", "swapped", "dst between fractals",
+    "k aligned to 16", "channel split", "no GEMV", "swapped", "dst between fractals", "second of another shape",
 )  # fmt: skip
 
 

@@ -199,7 +199,7 @@ template <typename T> void load_right(const LocalTensor<T>& l0, const LocalTenso
 
 enum Variant : uint32_t {
   kPlain, kNoBarrier, kRelu, kUnitFlag, kUnitFlagOut, kOtherQuant, kUnaligned, kBias, kAligned16, kSplit, kNoGemv,
-  kSwapped, kOffsetOut
+  kSwapped, kOffsetOut, kSecondShape
 };
 
 template <typename Out> constexpr QuantMode_t kQuant = std::is_same_v<Out, half>         ? QuantMode_t::F322F16
@@ -267,7 +267,11 @@ template <typename T> void matmul(GM_ADDR a, GM_ADDR b, GM_ADDR c, const Instruc
   if (plan.op == kSwapped) return Mmad(l0c, l0b, l0a, p);
   for (int32_t i = 0; i < plan.repeats; ++i) {
     if (i > 0 && plan.op != kNoBarrier) PipeBarrier<PIPE_M>();
-    p.cmatrixInitVal = i == 0;
+    p.cmatrixInitVal = i == 0 || plan.op == kSecondShape;
+    if (plan.op == kSecondShape) {  // the whole tile, then the other shape
+      p.m = i == 0 ? t.m : plan.mask[0] & 0xffff;
+      p.n = i == 0 ? t.n : plan.mask[0] >> 16 & 0xffff;
+    }
     Mmad(l0c, l0a, l0b, p);
   }
   cross<HardEvent::M_FIX>();

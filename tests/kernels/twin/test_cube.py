@@ -268,6 +268,20 @@ def test_rows_and_columns_beyond_m_and_n_are_unspecified(cube: Cube) -> None:
         assert (error.check, error.op) == ("poison", "Fixpipe"), options
 
 
+@pytest.mark.parametrize(("m", "n"), [(20, 32), (32, 20)])
+def test_a_smaller_product_spoils_the_rest_of_its_fractals(cube: Cube, m: int, n: int) -> None:
+    """What an earlier product has left there isn't kept."""
+    error = cube.refused_product(variant="second of another shape", times=2, shape=(m, n, 32))
+    assert (error.check, error.op) == ("poison", "Fixpipe")
+    a, b = np.ones((32, 32), np.float32), np.ones((32, 32), np.float32)
+    found = cube.product(
+        a, b, "float16", variant="second of another shape", times=2, shape=(m, n, 32), m=m, n=n, src_stride=32
+    )
+    assert (found[: m * n] == 32).all()
+    found = cube.product(a, b, "float16", variant="second of another shape", times=2, shape=(16, 16, 32))
+    assert (found == 32).all()  # whole fractals: the others stay
+
+
 def test_what_was_not_loaded_is_not_multiplied(cube: Cube) -> None:
     for shape in ((48, 32, 32), (32, 48, 32), (32, 32, 48)):
         assert cube.refused_product(shape=shape).check == "poison", shape
