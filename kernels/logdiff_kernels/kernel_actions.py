@@ -62,7 +62,7 @@ def selftest_kernels(task: dict[str, Any], progress: Progress) -> TaskOutput:
 
 
 def bench_kernels(task: dict[str, Any], progress: Progress) -> TaskOutput:
-    """Times of the CPU library (`logdiff-bench/1`); for the twin the figures of the cost model.
+    """Times of the CPU library or of an NPU's kernels (`logdiff-bench/1`); for the twin the figures of the cost model.
 
     `families` holds names of families or cases.
     """
@@ -71,14 +71,7 @@ def bench_kernels(task: dict[str, Any], progress: Progress) -> TaskOutput:
         _refuse_arch(task)
         return TaskOutput(data=_bench_cpu(task, progress))
     if provider == "ascendc":
-        from logdiff_kernels.build import npu
-
-        gaps = npu.missing()
-        raise UnsupportedError(
-            "; ".join(gaps) if gaps else "this version has no benchmarks of NPU kernels",
-            value=provider,
-            hint="--provider twin shows the figures of the cost model, --provider cpu times the CPU library",
-        )
+        return TaskOutput(data=_bench_npu(task, progress))
     from logdiff_kernels.build import model
     from logdiff_kernels.ops import registry
 
@@ -202,6 +195,30 @@ def _build_cpu(task: dict[str, Any]) -> dict[str, Any]:
     refused = [{"isa": isa, "why": why} for isa, why in found.refused]
     data = {"isa": found.isa, "path": str(found.path), "sha256": found.sha256, "refused": refused}
     return {"provider": registry.CPU, **data}
+
+
+def _bench_npu(task: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    from logdiff_kernels.build import bench, npu
+    from logdiff_kernels.build.arch import arch_name
+    from logdiff_kernels.ops import registry
+
+    gaps = npu.missing()
+    if gaps:
+        raise UnsupportedError(
+            "; ".join(gaps),
+            value="ascendc",
+            hint="--provider twin shows the figures of the cost model, --provider cpu times the CPU library",
+        )
+    launcher = _launcher("ascendc", task)
+    results, skipped = bench.run(
+        launcher.device,
+        npu.wait,
+        task.get("families") or (),
+        quick=bool(task.get("quick")),
+        on_case=lambda done, total, name: progress(done, total, "case", name),
+    )
+    where = {"provider": registry.ASCENDC, "arch": arch_name(launcher.arch), "chip": launcher.chip}
+    return {"format": "logdiff-bench/1", **where, "results": results, "skipped": skipped}
 
 
 def _bench_cpu(task: dict[str, Any], progress: Progress) -> dict[str, Any]:

@@ -92,6 +92,11 @@ def _launcher(index: int, exact_exp: bool) -> NpuLauncher:
     return NpuLauncher(index, exact_exp)
 
 
+def wait() -> None:
+    """Return when everything that was started on the current device has ended."""
+    _torch_npu().synchronize()
+
+
 def device_arch() -> int:
     """2201 or 3510, of the current device.
 

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 NAMES = ("is_available", "device_count", "current_device", "device", "current_stream", "get_device_name",
-         "get_device_properties")  # fmt: skip
+         "get_device_properties", "synchronize")  # fmt: skip
 """Of `torch_npu.npu`."""
 
 STREAM_NAMES = ("npu_stream",)
@@ -30,6 +30,9 @@ chip = "Ascend910B2"
 devices = 1
 drained = True
 
+
+_OWN = ("alias", "detach", "arange", "arange.start", "arange.start_step", "scaled_dot_product_attention")
+"""Operators whose implementation for any device would make a tensor without `host`, or one of the CPU."""
 
 _META = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
 """By this key shape and strides alone change: the stand-in's tensors have no storage of their own."""
@@ -88,7 +91,7 @@ def install() -> None:
 
     library.impl("_copy_from", copy_from)
     library.impl("zero_", zero)
-    for name in ("alias", "detach", "arange", "arange.start", "arange.start_step"):  # torch's own would lose `host`
+    for name in _OWN:
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
         library.impl(name, partial(_on_the_host, operator))
@@ -102,6 +105,7 @@ def install() -> None:
     npu.current_device = lambda: 0  # type: ignore[attr-defined]
     npu.device = _guard  # type: ignore[attr-defined]
     npu.current_stream = _current_stream  # type: ignore[attr-defined]
+    npu.synchronize = lambda: events.append(["synchronize"])  # type: ignore[attr-defined]
     npu.get_device_name = lambda index: chip  # type: ignore[attr-defined]
     npu.get_device_properties = lambda index: types.SimpleNamespace(cube_core_num=24, vector_core_num=48)  # type: ignore[attr-defined]
     package.npu = npu  # type: ignore[attr-defined]

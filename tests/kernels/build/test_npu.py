@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import stand_in_npu
 from logdiff_kernels.ascendc.cases import CASES
+from logdiff_kernels.build import bench
 from logdiff_kernels.build.arch import arch_name, arch_number, arch_of_chip
 from logdiff_kernels.errors import InputError, UnsupportedError
 
@@ -60,6 +61,11 @@ def operators() -> Any:
 @pytest.fixture(scope="module")
 def drivers() -> Any:
     return session("npu_drivers.py")
+
+
+@pytest.fixture(scope="module")
+def timed() -> Any:
+    return session("npu_bench.py")
 
 
 def test_launcher_takes_cores_and_architecture_from_the_device(launches: Any) -> None:
@@ -162,6 +168,25 @@ def test_every_driver_works_on_an_npus_tensors(drivers: Any) -> None:
 def test_launchers_that_are_wrong_are_seen(drivers: Any) -> None:
     assert drivers["planted"]["idle"] == "result 0 has other bits"
     assert drivers["planted"]["scratch"] == "RuntimeError: attention: a tensor on cpu"
+
+
+def test_bench_times_every_case_against_torch_on_the_npu(timed: Any) -> None:
+    assert timed["skipped"] == []
+    assert (timed["provider"], timed["arch"], timed["chip"]) == ("aligned-ascendc", "dav-2201", "stand-in")
+    assert list(dict.fromkeys(row["case"] for row in timed["results"])) == list(bench.CASES)
+    assert [step[3] for step in timed["seen"]] == list(bench.CASES)
+    for row in timed["results"]:
+        assert row["ours_ms"] > 0
+        assert row["ratio"] > 0
+    assert timed["waits"] >= 2 * 2 * 15 * len(timed["results"])  # before and after each time of either side
+
+
+def test_bench_times_nothing_that_is_far_from_torchs_result(timed: Any) -> None:
+    results, skipped = timed["apart"]
+    assert results == []
+    assert "differs from torch's by" in skipped[0]["reason"]
+    assert timed["unknown"][0] == "InputError"
+    assert "paged-decode" in timed["unknown"][1]
 
 
 @pytest.mark.parametrize(
