@@ -296,16 +296,16 @@ class _Tried:
 
     def results(self) -> str:
         """Against the reference; facts are recorded."""
-        table, found = self.table, self.first
+        table, operands, found = self.table, self.operands, self.first
+        if table.defined is not None:
+            counts = table.defined(*operands)
+            operands, found = tuple(x[counts] for x in operands), found[counts]
         self.section.record(table.title, **bits.table(found))
         said = ""
         if table.reference is not None:
-            operands, expected, judged = self.operands, table.reference(*self.operands), found
-            if table.defined is not None:
-                counts = table.defined(*operands)
-                operands, expected, judged = tuple(x[counts] for x in operands), expected[counts], found[counts]
-            said = bits.how_they_differ(operands, judged, expected, table.reference, table.sign)
-            self.section.record(table.title, differ=int(bits.differ(judged, expected).sum()))
+            expected = table.reference(*operands)
+            said = bits.how_they_differ(operands, found, expected, table.reference, table.sign)
+            self.section.record(table.title, not_as_defined=int(bits.differ(found, expected).sum()))
         if table.exact is not None:
             self._measure(table.exact)
         if said and not table.required:
