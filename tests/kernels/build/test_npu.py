@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import stand_in_npu
+import torch
+from logdiff_kernels import ops
 from logdiff_kernels.ascendc.cases import CASES
 from logdiff_kernels.build import bench
 from logdiff_kernels.build.arch import arch_name, arch_number, arch_of_chip
@@ -163,6 +165,21 @@ def test_every_driver_works_on_an_npus_tensors(drivers: Any) -> None:
     """All that a driver makes has to be on its launcher's device, and has the bits of the CPU library."""
     assert len(drivers["cases"]) == len(CASES)
     assert {name: wrong for name, wrong in drivers["cases"].items() if wrong} == {}
+
+
+def test_every_public_operator_works_on_an_npus_tensors(drivers: Any) -> None:
+    made = {name.partition(",")[0] for name in drivers["operators"]}
+    # the rest of `moe`, `logprob_merge` and `tree_combine`
+    parts = {"moe_rows", "moe_combine", "moe_combine_slots", "logprob_partial", "linear_row_partial"}
+    assert made | parts == set(ops.__all__)
+    assert {name: wrong for name, wrong in drivers["operators"].items() if wrong} == {}
+
+
+def test_every_operator_of_torch_has_an_implementation_for_npus() -> None:
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("logdiff::")]
+    assert len(names) > 30
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    assert [name for name in names if not has(name, "CPU") or not has(name, "PrivateUse1")] == []
 
 
 def test_launchers_that_are_wrong_are_seen(drivers: Any) -> None:
