@@ -85,6 +85,7 @@ def section(launcher: Launcher, scope: Scope) -> Section:
         tried = _Tried(launcher, table, found)
         checks: list[tuple[str, Callable[[], str]]] = [("run to run", tried.again)]
         checks += [(law, partial(tried.moved, moves)) for law, moves in MOVES.items()]
+        checks.append(("any neighbours", tried.shuffled))
         if table.reference is not None or table.exact is not None:
             checks.insert(0, ("results" if table.reference is None else _law(table), tried.results))
         law, last = checks.pop()
@@ -344,6 +345,13 @@ class _Tried:
             if said:
                 return f"{said}; {self._lanes(back, by[2])}" if by[2] else said
         return ""
+
+    def shuffled(self) -> str:
+        """The operands in an order of no meaning."""
+        order = np.argsort(inputs.random_words(self.first.size, 8), kind="stable")
+        found = np.empty_like(self.first)
+        found[order] = self._run(tuple(x[order] for x in self.operands))
+        return self._against(found)
 
     def last(self, run: Callable[[], str]) -> str:
         """The last check of a table: its arrays are given up."""
