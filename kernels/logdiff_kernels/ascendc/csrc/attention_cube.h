@@ -1,8 +1,8 @@
 // The cube core of a block of attention: S = Q K^T per sub-tile of 128 keys, PV = P V per 128 value dimensions.
 //
 // L1: Q of one or two items; a ring of K sub-tiles (128 keys x dim) and V blocks (128 keys x pv_n), in the order of their
-// use; two buffers for P, of 256 keys each where that fits, else of 128. V blocks are fetched before the wait for P, so
-// that they arrive meanwhile. L0 and L0C are CubeCore's.
+// use; two buffers for P, of 256 keys each where that fits, else of 128 (one of 128 beside the widest heads). V blocks
+// are fetched before the wait for P, so that they arrive meanwhile. L0 and L0C are CubeCore's.
 //
 // Events beside CubeCore's: MTE1_MTE2 (free) and MTE2_MTE1 (filled), ids 0 to 3 for the ring, 4 and 5 for P, 6 and 7
 // for Q.
@@ -51,14 +51,15 @@ LD_FN void load_packed(const LocalTensor<T>& to, const GlobalTensor<T>& gm, cons
 template <class T> class AttentionCube {
 public:
     LD_FN AttentionCube(const LdAttentionPlan& p, TPipe& pipe, const AttentionTables& tables)
-        : plan_(p), tables_(tables), whole_(p.p_buffers >= plan::kStepTiles) {
+        : plan_(p), tables_(tables), whole_(p.p_buffers >= plan::kStepTiles),
+          weights_(uint32_t(plan::least(p.p_buffers, 2))) {
         cube_.init(pipe);
         const uint32_t slot = plan::kSubTile * uint32_t(plan::most(p.dim, p.pv_n));
         const uint32_t weight = plan::kTileM * plan::kSubTile * (whole_ ? 2 : 1), q = plan::kTileM * p.dim;
-        pipe.InitBuffer(l1_, uint32_t((p.kv_buffers * slot + 2 * weight + p.q_buffers * q) * sizeof(T)));
+        pipe.InitBuffer(l1_, uint32_t((p.kv_buffers * slot + weights_ * weight + p.q_buffers * q) * sizeof(T)));
         ring_ = l1_.Get<T>();
         p_ = ring_[p.kv_buffers * slot];
-        q_ = p_[2 * weight];
+        q_ = p_[weights_ * weight];
         slot_elements_ = slot;
         weight_elements_ = weight;
     }
@@ -199,14 +200,14 @@ private:
         const uint32_t dims = plan_.dim_v / plan_.pv_n, blocks = dims * step.sub_tiles, held = whole_ ? 2 : 1;
         uint32_t fetched = 0;
         for (; fetched < blocks && fetched < plan_.kv_buffers; ++fetched) load_values(step, fetched);
-        if (step.number == 0) clear(p_, 2 * weight_elements_ / plan::kTileM);
+        if (step.number == 0) clear(p_, weights_ * weight_elements_ / plan::kTileM);
         CrossCoreWaitFlag<2, PIPE_MTE2>(kWeightsReady);
         GlobalTensor<float> out;
         out.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(
             workspace_ + plan::pv_offset(plan_, uint32_t(GetBlockIdx()), step.number % plan_.ring)));
         for (uint32_t index = 0; index < blocks; ++index) {
             const uint32_t i = index % step.sub_tiles, n = index / step.sub_tiles;
-            const uint32_t buffer = whole_ ? i / held : index % 2, within = i % held;
+            const uint32_t buffer = whole_ ? i / held : index % weights_, within = i % held;
             const uint32_t count = uint32_t(plan::least(held, step.sub_tiles - (i - within)));
             if (within == 0 && (n == 0 || !whole_)) load_weights(step, buffer, step.sub_tile + i, count);
             use_slot();
@@ -229,7 +230,8 @@ private:
 
     const LdAttentionPlan& plan_;
     const AttentionTables& tables_;
-    const bool whole_;  // all P of a step fits in L1
+    const bool whole_;        // all P of a step fits in L1
+    const uint32_t weights_;  // buffers of P
     CubeCore<T> cube_;
     TBuf<TPosition::A1> l1_;
     LocalTensor<T> ring_, p_, q_;
