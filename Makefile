@@ -17,7 +17,7 @@ export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: setup demo test test-slow lint typecheck-cann format bench clean
+.PHONY: setup demo test test-slow pairwise lint typecheck-cann format bench clean
 
 setup: $(STAMP)
 
@@ -34,6 +34,10 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow --shard $(SHARD) $(ARGS)
+
+# The NPU kernels in the twin: every pair of (case, law, architecture, cores, Mmad model, length, dtype).
+pairwise: setup
+	$(BIN)/python -m pytest tests/kernels/ascendc/test_covering.py -k test_pairwise $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -87,7 +87,7 @@ def of_rows(kernel: RowKernel, arch: str, dtype: int, length: int) -> Budget:
         UnsupportedError: it doesn't fit.
     """
     cut = plans.rows(kernel, dtype, 1024, length, 48)
-    tiles = f"{cut.tile_rows} rows x {cut.tile}, {cut.pieces} a row"
+    tiles = f"{cut.tile_rows} x {cut.tile}" + (f", {cut.pieces} a row" if cut.pieces > 1 else "")
     return check(_budget(kernel.name.lower(), arch, dtype, str(length), plans.row_usage(cut, dtype), tiles))
 
 
@@ -188,15 +188,72 @@ def budgets(arch: str) -> Iterator[Budget]:
                 yield of_rows(kernel, arch, dtype, length)
 
 
-def table(arch: str) -> str:
-    """The budgets as a Markdown table: KiB used of KiB there are.
+DOCUMENTED_HEADS = ((64, 64), (128, 128), (192, 128), (256, 256), (576, 512))
+_FP32 = (structs.FLOAT32,)
+_BOTH = (structs.BFLOAT16, structs.FLOAT32)
+DOCUMENTED_ROWS = (
+    (RowKernel.RMS_NORM, 4096, _BOTH, "rms_norm"),
+    (RowKernel.RMS_NORM_BACKWARD, 4096, _BOTH, "rms_norm_backward"),
+    (RowKernel.COLUMN_SUM, 1024, _BOTH, "rms_norm_weight_grad"),
+    (RowKernel.ROPE, 4096, _BOTH, "rope"),
+    (RowKernel.GLU, 4096, _BOTH, "glu"),
+    (RowKernel.GLU_BACKWARD, 4096, _BOTH, "glu_backward"),
+    (RowKernel.LOGPROB, 18992, _FP32, "logprob_stats"),
+    (RowKernel.LOGPROB_BACKWARD, 4096, _FP32, "log_softmax, logprob_backward, log_softmax_backward"),
+    (RowKernel.ROUTER, 512, _FP32, "router"),
+    (RowKernel.ROUTER_BACKWARD, 512, _FP32, "router_backward"),
+    (RowKernel.GATHER, 4096, _BOTH, "gather_rows"),
+    (RowKernel.COMBINE, 4096, _BOTH, "moe_combine, embedding_backward"),
+    (RowKernel.COMBINE_BACKWARD, 4096, _BOTH, "moe_combine_backward"),
+    (RowKernel.TREE_COMBINE, 4096, _BOTH, "tree_combine"),
+)
+"""(plan, length of a row, dtypes, the kernels that take its tiles) of docs/ascendc-kernels.md."""
+
+
+def table() -> str:
+    """The budgets as Markdown in KiB: what a core has, the cube kernels as their drivers plan them, the vector kernels.
 
     Raises:
         UnsupportedError: a kernel doesn't fit.
     """
-    shown = ("ub", "l1", "l0a", "l0b", "l0c")
-    lines = ["| kernel | dtype | size | UB | L1 | L0A | L0B | L0C | tiles |", "| --- " * 9 + "|"]
-    for one in budgets(arch):
-        sizes = " | ".join(f"{one.used[name] / 1024:.4g} / {one.limit[name] / 1024:.4g}" for name in shown)
-        lines.append(f"| {one.kernel} | {one.dtype} | {one.size} | {sizes} | {one.tiles} |")
-    return "\n".join(lines)
+    shown = [name for name in MEMORIES if name not in ("bias", "fixpipe")]
+    head = ["kernel", "dtype", "size", "on", *(name.upper() for name in shown), "tiles"]
+    limits = [
+        ["**a core has**", "", "", arch, *(_kib(getattr(plans.capacity(arch), name)) for name in shown), ""]
+        for arch in plans.ARCHES
+    ]
+    found = [_lines(arch, shown) for arch in plans.ARCHES]
+    lines = []
+    for line, other in zip(*found, strict=True):
+        if line == other:
+            lines.append([*line[:3], "both", *line[3:]])
+        else:
+            lines += [[*one[:3], arch, *one[3:]] for arch, one in zip(plans.ARCHES, (line, other), strict=True)]
+    rows = [head, ["---"] * len(head), *limits, *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _lines(arch: str, shown: list[str]) -> list[list[str]]:
+    found = [of_attention(arch, structs.BFLOAT16, *size, allow_direct=False) for size in DOCUMENTED_HEADS]
+    found += [of_attention_backward(arch, structs.BFLOAT16, *size) for size in DOCUMENTED_HEADS]
+    for dtype in _BOTH:
+        found.append(of_linear(arch, dtype, Pieces.ONE, bias=False))
+        found.append(of_linear(arch, dtype, Pieces.ONE, bias=True))
+        found.append(of_linear(arch, dtype, Pieces.LEAVES, bias=True))
+        found.append(of_linear(arch, dtype, Pieces.BLOCKS, bias=False))
+    names = [one.kernel for one in found]
+    for kernel, length, dtypes, users in DOCUMENTED_ROWS:
+        found += [of_rows(kernel, arch, dtype, length) for dtype in dtypes]
+        names += [users] * len(dtypes)
+    return [
+        [name, one.dtype, one.size, *(_kib(one.used[memory]) for memory in shown), one.tiles]
+        for name, one in zip(names, found, strict=True)
+    ]
+
+
+def _kib(count: int) -> str:
+    return f"{count / 1024:.4g}"
+
+
+if __name__ == "__main__":
+    print(table())

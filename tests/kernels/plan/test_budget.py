@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from logdiff_kernels.ascendc import probes
+from logdiff_kernels.ascendc.kernels import kernels
 from logdiff_kernels.errors import InputError, UnsupportedError
 from logdiff_kernels.plan import budget, plans, structs
 
@@ -92,3 +96,17 @@ def test_row_tiles_do_not_depend_on_rows_or_cores() -> None:
     for kernel in plans.RowKernel:
         cuts = [plans.rows(kernel, 1, rows, 576, cores) for rows, cores in [(1, 1), (7, 48), (10_000, 40)]]
         assert len({(cut.tile, cut.tile_rows, cut.pieces) for cut in cuts}) == 1
+
+
+def test_the_documented_table_is_what_the_plans_say() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "ascendc-kernels.md").read_text(encoding="utf-8")
+    shown = page.split("<!-- budget -->\n")[1].split("\n<!-- /budget -->")[0]
+    assert shown == budget.table(), "python -m logdiff_kernels.plan.budget prints the new one"
+
+
+def test_the_page_names_every_kernel() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "ascendc-kernels.md").read_text(encoding="utf-8")
+    operators = set(kernels()) - {probe.name for probe in probes.KERNELS}
+    assert {name for name in operators if f"`{name}`" not in page} == set()
+    named = {name for *_, names in budget.DOCUMENTED_ROWS for name in names.split(", ")}
+    assert named <= operators
