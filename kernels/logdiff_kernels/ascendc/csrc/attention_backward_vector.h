@@ -131,7 +131,7 @@ private:
             if (cap > 0.0f) soft_cap_slope(s, slope, cap, count);
             by_rows<SubBlocks>(s, s, lse, now, columns);
             v_barrier();
-            exp1(s, s, work_, count);
+            exp1(s, s, work_, count);  // bounded above too: a key that isn't seen may score far above lse
             v_barrier();
             Mul(ds, s, ds, n);
             if (cap > 0.0f) {
