@@ -26,12 +26,12 @@ def design(
 
     Greedy (D. M. Cohen et al., "The AETG system", IEEE Transactions on Software Engineering 23, 1997): a row starts
     from the first missing pair; each further factor takes the value that adds most missing pairs, among equals the one
-    used least, and goes back where no value is allowed.
+    whose pairs the rows before have least, and goes back where no value is allowed.
 
     Args:
         factors: values of each factor.
         allowed: whether a row, or a part of one, breaks no rule.
-        first: rows that the design begins with.
+        first: rows that the design begins with; they don't count among those before.
     """
     names = list(factors)
     missing = dict.fromkeys(
@@ -41,18 +41,23 @@ def design(
         for b in factors[other]
         if allowed({one: a, other: b})
     )
-    used: Counter[tuple[str, Hashable]] = Counter()
+    used: Counter[Pair] = Counter()
     rows: list[dict[str, Hashable]] = []
 
-    def gain(row: Values, name: str, value: Hashable) -> int:
-        return sum(pair in missing for pair in pairs({**row, name: value}, names) if (name, value) in pair)
+    def worth(row: Values, name: str, value: Hashable) -> tuple[int, int]:
+        here = names.index(name)
+        new = [
+            ((other, row[other]), (name, value)) if names.index(other) < here else ((name, value), (other, row[other]))
+            for other in row
+        ]
+        return -sum(pair in missing for pair in new), sum(used[pair] for pair in new)
 
     def completed(row: dict[str, Hashable]) -> dict[str, Hashable] | None:
         left = [name for name in names if name not in row]
         if not left:
             return row
         name = left[0]
-        for value in sorted(factors[name], key=lambda v: (-gain(row, name, v), used[name, v])):
+        for value in sorted(factors[name], key=lambda v: worth(row, name, v)):
             wider = {**row, name: value}
             if allowed(wider) and (found := completed(wider)) is not None:
                 return found
@@ -60,12 +65,13 @@ def design(
 
     def take(row: Mapping[str, Hashable]) -> None:
         rows.append(dict(row))
-        used.update(row.items())
         for pair in pairs(row, names):
+            used[pair] += 1
             missing.pop(pair, None)
 
     for row in first:
         take(row)
+    used.clear()
     while missing:
         pair = next(iter(missing))
         found = completed(dict(pair))
