@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import stand_in_npu
 import torch
+from logdiff_kernels.ascendc.kernels import kernels
 from logdiff_kernels.build import compile, npu
 from logdiff_kernels.errors import RunnerError
 from logdiff_kernels.ops import devices, registry
@@ -56,6 +58,13 @@ def main(library: Path) -> dict[str, Any]:
     npu._launcher = lambda index, exact_exp: launcher  # type: ignore[assignment]
     devices.launcher_of(torch.device("npu", 0))
     said["fingerprint"] = [registry.fingerprint()["providers"][1:], built.sha256]
+
+    os.environ["LOGDIFF_CACHE"] = str(library.parent / "cache")  # from here on: the CPU library stays in its own
+    own = npu.NpuLauncher(exact_exp=True)  # compiles, with the stand-in CANN that the test has installed
+    said["first use"] = [own.build.arch, own.build.exact_exp, own.build.cann, own.binary_hash == own.build.sha256]
+    said["compiled"] = [binary.kernel for binary in own.build.binaries]
+    blank = [None] * len(kernels()["rms_norm"].pointers)
+    said["unloadable"] = refused(lambda: own.launch("rms_norm", blank, Plan(1, 0), 1))
 
     stand_in_npu.drained = False
     out.fill_(-1)

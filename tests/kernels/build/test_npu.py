@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -14,9 +15,10 @@ from typing import Any
 import pytest
 import stand_in_npu
 import torch
+from fake_cann import install
 from logdiff_kernels import ops
 from logdiff_kernels.ascendc.cases import CASES
-from logdiff_kernels.build import bench
+from logdiff_kernels.build import bench, compile
 from logdiff_kernels.build.arch import arch_name, arch_number, arch_of_chip
 from logdiff_kernels.errors import InputError, UnsupportedError
 
@@ -37,9 +39,14 @@ extern "C" int ld_launch_probe(uint32_t blocks, void* stream, void* const* point
 """
 
 
-def session(script: str, *arguments: str) -> Any:
+def session(script: str, *arguments: str, **environment: str) -> Any:
     done = subprocess.run(
-        [sys.executable, str(HERE / script), *arguments], capture_output=True, text=True, timeout=900, check=False
+        [sys.executable, str(HERE / script), *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -52,7 +59,8 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> Any:
     library = folder / "probe.so"
     compiler = shutil.which("g++") or "c++"
     subprocess.run([compiler, "-shared", "-fPIC", str(folder / "probe.cpp"), "-o", str(library)], check=True)
-    return session("npu_session.py", str(library))
+    cann = install(folder / "cann-8.5.0")
+    return session("npu_session.py", str(library), ASCEND_HOME_PATH=str(cann.home))
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +113,14 @@ def test_fingerprint_has_binary_chip_architecture_and_exp_of_an_npu_that_was_use
     assert (record["arch"], record["chip"], record["exact_exp"]) == ("dav-2201", "Ascend910B2", False)
     assert record["binary_hash"] == built
     assert len(built) == 64
+
+
+def test_kernels_are_compiled_when_an_npu_is_first_used(launches: Any) -> None:
+    assert launches["first use"] == ["dav-2201", True, "8.5.0", True]
+    assert launches["compiled"] == [source.stem for source in compile.sources()]
+    kind, message = launches["unloadable"]  # what a stand-in makes is no library
+    assert kind == "UnsupportedError"
+    assert "a kernel's library does not load" in message
 
 
 def test_queue_that_could_not_be_drained_starts_nothing(launches: Any) -> None:
