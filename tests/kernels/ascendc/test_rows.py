@@ -187,6 +187,19 @@ def test_what_overflows_is_infinite_whatever_an_earlier_kernel_chose(dtype: torc
         assert both.isneginf().all()
 
 
+@pytest.mark.parametrize("arch", ARCHS)
+def test_roots_of_every_size(arch: int) -> None:
+    """Mean squares from subnormals (whose rstd is large) over 2^126 to infinity, zero and NaN."""
+    exponents = torch.arange(-75, 70)
+    x = _floats(len(exponents), 64, dtype=FP32).nan_to_num().clamp(-4, 4) * torch.exp2(exponents.float())[:, None]
+    x[3], x[5], x[-2, 7] = 0.0, -0.0, torch.nan
+    want = cpu_norm.rms_norm(x, None, 0.0, 0.0, True)
+    assert want[1] is not None
+    assert {bool(r) for r in want[1].isfinite()} == {True, False}
+    assert bool((want[1] == 0).any())
+    _all_equal(norm.rms_norm(TwinLauncher(arch, cores=1), x, None, 0.0, 0.0, True), want)
+
+
 def _wide(rows: int, n: int, seed: int = 0) -> Tensor:
     return _floats(rows, n + 9, seed=seed)[:, 3 : 3 + n]
 
