@@ -637,3 +637,24 @@ def test_bits_are_hashed_with_one_nan() -> None:
     assert bits.sha256(quiet) != bits.sha256(np.array([0x7FC0, 0x3F800000], np.uint32).view(np.float32))
     zeros = np.array([0.0, -0.0], np.float32)
     assert bits.sha256(zeros[:1]) != bits.sha256(zeros[1:])
+
+
+def test_choices_are_compared_where_their_weights_count() -> None:
+    weights = torch.tensor([[0.5, 0.5, 1e-30]] * 40)
+    ids = torch.tensor([[3, 1, 2]] * 40)
+    close = operators._far
+    assert close([weights, ids], [weights, ids], torch.float32, 64) == ""
+    other = torch.tensor([[3, 1, 9]] * 40)  # a choice of no weight
+    assert close([weights, other], [weights, ids], torch.float32, 64) == ""
+    wrong = torch.tensor([[3, 7, 2]] * 40)
+    assert "40 of 80 choices differ" in close([weights, wrong], [weights, ids], torch.float32, 64)
+    assert "choices differ" in close([ids + 1], [ids], torch.float32, 64)
+
+
+def test_results_that_are_infinite_on_one_side_only_are_far() -> None:
+    values = torch.linspace(1, 2, 100)
+    assert operators._far([values * (1 + 1e-6)], [values], torch.float32, 64) == ""
+    spoiled = values.clone()
+    spoiled[:11] = torch.inf
+    assert "11 of 100 values are NaN or infinite" in operators._far([spoiled], [values], torch.float32, 64)
+    assert "rms error" in operators._far([values * 1.01], [values], torch.float32, 64)
