@@ -15,7 +15,7 @@ from logdiff_kernels.twin.library import Argument, Library, Mmad, Options
 from tests.kernels.twin.instructions import TYPES, Array, Plan, narrow, scalar_bits, size_of, storage, widen
 
 DTYPES = ("float16", "bfloat16", "float32")
-INSTRUCTIONS = ("Nothing", "Nd2Nz", "Fill", "Load", "LoadBlock", "LoadTransposed", "Out")
+INSTRUCTIONS = ("Nothing", "Nd2Nz", "Fill", "Load", "LoadBlock", "LoadTransposed", "Out", "Blocks")
 MEMORIES = ("L0A", "L0B", "L1")
 VARIANTS = (
     "", "no barrier", "relu", "unit flag", "unit flag of Fixpipe", "other quant", "k not aligned", "bias",

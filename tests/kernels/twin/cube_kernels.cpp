@@ -4,7 +4,7 @@
 using namespace AscendC;
 
 constexpr uint32_t kFractal = 512;
-enum CubeOp : uint32_t { kNothing, kNd2Nz, kFill, kLoad, kLoadBlock, kLoadTransposed, kOut };
+enum CubeOp : uint32_t { kNothing, kNd2Nz, kFill, kLoad, kLoadBlock, kLoadTransposed, kOut, kBlocks };
 enum Memory : uint32_t { kL0A, kL0B, kL1 };
 
 template <HardEvent event> void cross() {
@@ -40,6 +40,8 @@ template <typename T> void run_cube(GM_ADDR other, const InstructionPlan& plan) 
     case kLoadTransposed:
       return LoadDataWithTranspose(dst(), src(), LoadData2dTransposeParams(s[0], s[1], s[2], s[3], s[4], plan.count));
 #endif
+    case kBlocks:
+      return DataCopy(dst(), global<T>(other, 0)[plan.src0 / sizeof(T)], DataCopyParams(s[0], s[1], s[2], s[3]));
     case kOut: return DataCopy(global<T>(other, 0), src(), 256);
   }
 }

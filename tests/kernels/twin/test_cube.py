@@ -42,6 +42,31 @@ def test_l1_holds_what_was_copied_in(cube: Cube, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_blocks_of_gm_with_gaps_come_into_l1(cube: Cube, dtype: str) -> None:
+    rng = np.random.default_rng(14)
+    c0 = columns_of(dtype)
+    for _ in range(5):
+        blocks, length, source_gap, gap = (int(x) for x in rng.integers((1, 1, 0, 0), (9, 9, 5, 5)))
+        first, skip = int(rng.integers(0, 9)), int(rng.integers(0, 30))
+        source, expected = some_values(rng, dtype, 3000), some_values(rng, dtype, 10 * 16 * c0)
+        found = cube.fractals(
+            "Blocks",
+            dtype,
+            (blocks, length, source_gap, gap),
+            into="L1",
+            wanted=range(10),
+            l1=expected,
+            other=source,
+            dst=32 * first,
+            src=skip * size_of(dtype),
+        )
+        for i in range(blocks):
+            to, start = (first + i * (length + gap)) * c0, skip + i * (length + source_gap) * c0
+            expected[to : to + length * c0] = source[start : start + length * c0]
+        agree(found, expected.reshape(-1, 16, c0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_of_gm_become_fractals(cube: Cube, dtype: str) -> None:
     """Element (i, n, d): see the page of Nd2NzParams. What no element falls on stays, the end of a row is 0."""
     rng = np.random.default_rng(2)
