@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks.mutants import campaign, report
+from benchmarks.mutants import campaign, ladder, report
 from benchmarks.mutants.operators import OPERATORS
 
 
@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "logdiff-mutants", help="scratch")
     parser.add_argument("--only", default="", help="mutate files whose path has this part")
     parser.add_argument("--again", action="store_true", help="try the survivors of --out again")
+    parser.add_argument("--rungs", type=int, default=len(ladder.RUNGS), help="of the ladder, the first so many")
     parser.add_argument("--report", action="store_true", help="tables of --out only")
     parser.add_argument("--list", action="store_true", help="operators and how many mutants each has")
     options = parser.parse_args()
@@ -58,7 +59,14 @@ def _run(options: argparse.Namespace) -> None:
             progress.console.print(" ".join(words), f"{record['seconds']} s", highlight=False)
 
         campaign.run(
-            options.seed, options.count, options.out, options.work, show, only=options.only, again=options.again
+            options.seed,
+            options.count,
+            options.out,
+            options.work,
+            show,
+            only=options.only,
+            again=options.again,
+            rungs=options.rungs,
         )
 
 

@@ -59,10 +59,11 @@ class Workplace:
             self._run([*_plain(arch), "-shared", *objects, "-o", str(target), "-pthread"], kernel)
         return target
 
-    def optimised(self, kernel: str, arch: int, exact: bool) -> bytes:
+    def optimised(self, kernel: str, arch: int, exact: bool, folder: Path) -> bytes:
         """The kernel's object as it is compiled for use."""
-        made = self.mutants / "optimised.o"
-        self._compile(twin.flags_of(arch), kernel, exact, made)
+        made = folder / f"{kernel}-{arch}{'-exact' * exact}-optimised.o"
+        if not made.is_file():
+            self._compile(twin.flags_of(arch), kernel, exact, made)
         return made.read_bytes()
 
     def plan(self, folder: Path) -> Path:

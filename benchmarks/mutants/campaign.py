@@ -18,11 +18,13 @@ from benchmarks.mutants.sources import Mutant
 COUNTED = ("caught", "survived")
 """Statuses of mutants that compile and whose code differs."""
 
-MOST_KERNELS = 6
-"""Kernels that a mutant of a shared header is tried with, of those whose code it changes."""
+MOST_KERNELS = 2
+"""Kernels that a mutant of a shared header is tried with at first, of those whose code it changes; then with all."""
 
 _FIRST = ("bits", "bits, 950", "other chip")
 """Rungs that have libraries of their own; where those don't differ the other rungs have nothing to run."""
+
+_ENDED = ("caught", "no compile")
 
 OnResult = Callable[[int, dict[str, Any]], None]
 
@@ -52,7 +54,16 @@ def read(path: Path) -> list[dict[str, Any]]:
     return list({record["name"]: record for record in records}.values())
 
 
-def run(seed: int, count: int, out: Path, work: Path, on_result: OnResult, only: str = "", again: bool = False) -> None:
+def run(
+    seed: int,
+    count: int,
+    out: Path,
+    work: Path,
+    on_result: OnResult,
+    only: str = "",
+    again: bool = False,
+    rungs: int = len(ladder.RUNGS),
+) -> None:
     """Try mutants until `count` of `out` are counted.
 
     Args:
@@ -62,14 +73,15 @@ def run(seed: int, count: int, out: Path, work: Path, on_result: OnResult, only:
         work: folder for the copy of the sources and the libraries.
         on_result: called with the number of counted mutants and the record of each.
         only: part of the path of the files that are mutated.
-        again: try the survivors of `out` again, nothing else.
+        again: try the survivors of `out` again, with every kernel that they reach, and nothing else.
+        rungs: how many of the ladder.
     """
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)  # fresh tensors are NaN: nothing is right by chance
     done = {record["name"]: record for record in read(out)}
     survivors = [name for name, record in done.items() if record["status"] == "survived"] if again else []
     chosen, reach = planned(seed, only, survivors)
-    trials = _Trials(Workplace(work), 0 if again else MOST_KERNELS)
+    trials = _Trials(Workplace(work), len(ladder.kernels()) if again else MOST_KERNELS, rungs)
     counted = sum(record["status"] in COUNTED for record in done.values())
     for mutant in chosen:
         if not again and (mutant.name in done or counted >= count):
@@ -86,30 +98,24 @@ def run(seed: int, count: int, out: Path, work: Path, on_result: OnResult, only:
 class _Trials:
     """Mutants on the ladders of kernels; what the sources do without a mutant is looked at once."""
 
-    def __init__(self, place: Workplace, most_kernels: int) -> None:
+    def __init__(self, place: Workplace, most_kernels: int, rungs: int) -> None:
         self.place = place
         self.most_kernels = most_kernels
+        self.rungs = rungs
         self.want: trial.Want = {}
         self.surveyed: dict[tuple[str, str], trial.Original] = {}
 
     def of(self, mutant: Mutant, kernels: Sequence[str]) -> trial.Outcome:
-        """Rung by rung, kernel by kernel, until a check catches it."""
-        begin, total, differing = time.monotonic(), trial.Outcome(), 0
-        for kernel in kernels:
-            if differing == self.most_kernels and self.most_kernels:
-                break
-            met = False
-            for rung in ladder.checks(kernel):
-                if not met and rung not in _FIRST:
-                    continue
-                found = trial.attempt(self.place, mutant, kernel, self.original(kernel, rung), self.want)
-                met = met or found.status != "same object"
-                total = self._together(total, found)
-                if found.status in ("caught", "no compile"):
+        """Rung by rung, on each kernel by kernel, until a check catches it."""
+        begin, total, differing = time.monotonic(), trial.Outcome(), list[str]()
+        for rung in ladder.RUNGS[: self.rungs]:
+            for kernel in differing or (kernels if rung in _FIRST else []):
+                if total.status in _ENDED or (len(differing) == self.most_kernels and kernel not in differing):
                     break
-            if total.status in ("caught", "no compile"):
-                break
-            differing += met
+                found = trial.attempt(self.place, mutant, kernel, self.original(kernel, rung), self.want)
+                total = self._together(total, found)
+                if found.status != "same object" and kernel not in differing:
+                    differing = [*differing, kernel]
         if total.status == "survived" and trial.same_code(self.place, mutant, total.kernels):
             total.status = "same object"
         total.seconds = round(time.monotonic() - begin, 1)
@@ -126,6 +132,5 @@ class _Trials:
     @staticmethod
     def _together(total: trial.Outcome, found: trial.Outcome) -> trial.Outcome:
         kernels = [*total.kernels, *(k for k in found.kernels if k not in total.kernels)]
-        ended = found.status in ("caught", "no compile")
-        status = found.status if ended or total.status == "same object" else total.status
+        status = found.status if found.status in _ENDED or total.status == "same object" else total.status
         return trial.Outcome(status, found.check, found.rung, found.detail, kernels, total.checks + found.checks)

@@ -24,6 +24,7 @@ from torch import Tensor
 ARCHS = (2201, 3510)
 LENGTHS = (1, 65, 130, 520, 1025, 4097, 9000)
 EDGES = (2, 15, 16, 17, 63, 64, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1024)
+RUNGS = ("bits", "bits, 950", "cores", "order and start", "edges", "other chip")
 LONG = 140_000
 """Of a vocabulary, so that a leaf has several tiles."""
 
@@ -120,7 +121,7 @@ def kernels() -> set[str]:
 
 
 def checks(kernel: str) -> dict[str, list[Check]]:
-    """The ladder of a kernel: its rungs in order, each with its checks."""
+    """The ladder of a kernel: the checks of each of `RUNGS`."""
     chosen = [case for case in CASES if kernel in case.kernels]
     bits = [[Check("bits", c.name, n, _dtype(c, i)) for i, n in enumerate(_lengths(c))] for c in chosen]
     rungs = {"bits": [check for row in bits for check in row]}

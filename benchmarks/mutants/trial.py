@@ -189,9 +189,9 @@ def same_code(place: Workplace, mutant: Mutant, kernels: Sequence[str]) -> bool:
     variants = [(kernel, arch, exact) for kernel in kernels for arch in ladder.ARCHS for exact in (True, False)]
     try:
         for variant in variants:
-            before = place.optimised(*variant)
+            before = place.optimised(*variant, place.originals)
             file.write_text(mutant.edit.applied(text), encoding="utf-8")
-            after = place.optimised(*variant)
+            after = place.optimised(*variant, place.mutants)
             file.write_text(text, encoding="utf-8")
             if before != after:
                 return False
