@@ -198,9 +198,9 @@ def _build_cpu(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bench_npu(task: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    from logdiff_kernels.build import bench, npu
+    from logdiff_kernels.build import npu
     from logdiff_kernels.build.arch import arch_name
-    from logdiff_kernels.ops import registry
+    from logdiff_kernels.ops import bench, registry
 
     gaps = npu.missing()
     if gaps:

@@ -9,8 +9,9 @@ import npu_drivers
 import stand_in_npu
 import torch
 from logdiff_kernels.actions import EngineFree
-from logdiff_kernels.build import bench, npu
+from logdiff_kernels.build import npu
 from logdiff_kernels.errors import RunnerError
+from logdiff_kernels.ops import bench
 
 SIZES = bench.Sizes((1, 40), 64, 96, 300, 4, 2, 32, 64, (1, 3), 16)
 

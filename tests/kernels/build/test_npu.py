@@ -18,9 +18,10 @@ import torch
 from fake_cann import install
 from logdiff_kernels import ops
 from logdiff_kernels.ascendc.cases import CASES
-from logdiff_kernels.build import bench, compile
+from logdiff_kernels.build import compile
 from logdiff_kernels.build.arch import arch_name, arch_number, arch_of_chip
 from logdiff_kernels.errors import InputError, UnsupportedError
+from logdiff_kernels.ops import bench
 
 HERE = Path(__file__).parent
 

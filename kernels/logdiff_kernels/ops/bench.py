@@ -1,4 +1,4 @@
-"""Times of the Ascend C kernels on an NPU, against what torch runs on the same NPU. Not run on hardware."""
+"""Times of the operators on an NPU, against what torch runs on the same NPU. Not run on hardware."""
 
 from __future__ import annotations
 
