@@ -169,3 +169,15 @@ def test_the_kernels_of_this_interpreter_are_listed_built_and_hold_their_laws(
     code, tested = said(capfd, "selftest")
     assert (code, tested["failed"]) == (0, 0)
     assert tested["arch"] == built["isa"]
+
+
+@pytest.mark.slow(seconds=120)
+def test_the_twin_of_npu_kernels_passes_its_selftest_and_agrees_with_itself(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, tested = said(capfd, "selftest", "--provider", "twin", "--quick")
+    assert (code, tested["failed"], tested["notes"]) == (0, 0, [])
+    saved = tmp_path / "twin.json"
+    saved.write_text(json.dumps(tested))
+    code, compared = said(capfd, "selftest", "--provider", "twin", "--quick", "--compare", str(saved))
+    assert (code, compared["compared"]) == (0, {"same": True, "differences": [], "remarks": []})
