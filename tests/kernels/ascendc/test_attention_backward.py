@@ -60,7 +60,7 @@ def test_every_case_has_the_bits_of_the_cpu(case: cases.Case, arch: int) -> None
         _same(case.on_launcher(launcher, arguments), case.on_cpu(arguments))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=10)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_case_around_the_edges_of_tiles_and_blocks(case: cases.Case, arch: int) -> None:
@@ -72,7 +72,11 @@ def test_every_case_around_the_edges_of_tiles_and_blocks(case: cases.Case, arch:
 
 @pytest.mark.parametrize(
     "dims",
-    [(64, 64), *(pytest.param(dims, marks=pytest.mark.slow) for dims in ((128, 128), (192, 128))), (256, 256)],
+    [
+        (64, 64),
+        *(pytest.param(dims, marks=pytest.mark.slow(seconds=10)) for dims in ((128, 128), (192, 128))),
+        (256, 256),
+    ],
     ids=lambda x: f"{x[0]}-{x[1]}",
 )
 def test_any_number_of_cores_gives_the_same_bits(dims: tuple[int, int]) -> None:
@@ -187,7 +191,7 @@ def _exact(arguments: tuple[Any, ...]) -> list[Tensor]:
     return list(torch.autograd.grad(out, leaves, dout.double()))
 
 
-@pytest.mark.parametrize("exact_exp", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("exact_exp", [True, pytest.param(False, marks=pytest.mark.slow(seconds=10))])
 @pytest.mark.parametrize("mmad", list(Mmad))
 @pytest.mark.parametrize("arch", ARCHS)
 def test_gradients_are_near_fp64_and_equal_on_any_cores_for_any_mmad_and_exp(
@@ -256,7 +260,7 @@ def test_what_an_npu_has_no_kernel_for_is_refused_and_empty_calls_are_not() -> N
             driver.attention_backward(launcher, dout, x, x, x, x, wrong, starts([3]), None, *tail)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=10)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_problems(seed: int, arch: int) -> None:

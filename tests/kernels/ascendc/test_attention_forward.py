@@ -57,7 +57,7 @@ def test_every_case_has_the_bits_of_the_cpu(case: cases.Case, arch: int) -> None
         _compare(case, launcher, length, dtype)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=15)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_case_around_the_edges_of_tiles_steps_and_chunks(case: cases.Case, arch: int) -> None:
@@ -154,7 +154,7 @@ def test_a_token_that_is_not_finite_reaches_no_row_of_another_step() -> None:
         _equal(got[:512], want[:512])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=15)
 @pytest.mark.parametrize("mmad", list(Mmad))
 @pytest.mark.parametrize("arch", ARCHS)
 def test_decode_is_prefill_whatever_mmad_and_exp_do(arch: int, mmad: Mmad) -> None:
@@ -236,7 +236,7 @@ def test_what_an_npu_has_no_kernel_for_is_refused_and_empty_calls_are_not() -> N
         driver.store_kv(launcher, q, q, cache, cache, torch.tensor([32]))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=10)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_problems(seed: int, arch: int) -> None:

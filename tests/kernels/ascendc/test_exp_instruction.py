@@ -107,7 +107,7 @@ def _one_row(arguments: tuple[Any, ...], rows: int, row: int) -> tuple[Any, ...]
     return tuple(x[row : row + 1] if isinstance(x, Tensor) and x.shape[0] == rows else x for x in arguments)
 
 
-@pytest.mark.parametrize("arch", [2201, pytest.param(3510, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("arch", [2201, pytest.param(3510, marks=pytest.mark.slow(seconds=10))])
 @pytest.mark.parametrize("case", EXP_CASES, ids=lambda case: case.name)
 def test_laws_hold_and_values_are_close_to_the_cpus(case: Case, arch: int) -> None:
     one, many = (TwinLauncher(arch, n, seed=n, exact_exp=False, perturb=True) for n in (1, 40))

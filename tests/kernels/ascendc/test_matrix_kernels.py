@@ -39,7 +39,7 @@ def test_every_case_has_the_bits_of_the_cpu(case: cases.Case, arch: int) -> None
             _equal(result, want)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=15)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_case_in_every_dtype_around_the_tiles_edges(case: cases.Case, arch: int) -> None:

@@ -66,7 +66,7 @@ def test_every_case_has_the_bits_of_the_cpu(case: cases.Case, arch: int) -> None
             _compare(case, launcher, length, case.dtypes[-i % len(case.dtypes)])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=4)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_case_in_every_dtype_around_the_tiles_edges(case: cases.Case, arch: int) -> None:

@@ -30,7 +30,7 @@ for case in CASES:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=60, alone=True)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("part", PARTS)
 def test_every_case_is_clean_under_the_sanitizers(part: str, arch: int) -> None:
@@ -53,7 +53,7 @@ moe.combine(TwinLauncher(cores=1), torch.ones(80, 8), None, torch.arange(80)[Non
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=60, alone=True)
 def test_an_array_of_a_kernel_that_overflows_is_found() -> None:
     """The positive control: without its driver's limit the combine orders more slots than its arrays have."""
     try:
