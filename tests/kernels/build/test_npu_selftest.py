@@ -88,7 +88,7 @@ def test_clean_twin_has_no_failure_and_no_note(arch: int) -> None:
         }
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=90)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("exact_exp", [True, False])
 def test_whole_report_of_a_clean_twin(arch: int, exact_exp: bool) -> None:
@@ -98,7 +98,7 @@ def test_whole_report_of_a_clean_twin(arch: int, exact_exp: bool) -> None:
     assert sum(part["checks"] for part in found["sections"]) == len(found["laws"])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=10)
 def test_every_scope_has_all_that_the_smaller_one_has() -> None:
     launcher = TwinLauncher()
     names = [
@@ -587,7 +587,7 @@ def test_result_that_is_far_off_is_named_where_no_bits_are_due() -> None:
     assert any("rms error" in said for (_, law), said in broken(section).items() if law.startswith("the CPU"))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=90)
 def test_other_mmad_and_exp_than_the_cpus_break_no_law_of_an_operator() -> None:
     launcher = TwinLauncher(2201, mmad=Mmad.PAIRWISE16, exact_exp=False, perturb=True)
     section = operators.section(launcher, Scope.DEFAULT, lambda: False)
