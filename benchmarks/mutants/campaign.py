@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,8 +17,8 @@ from benchmarks.mutants.sources import Mutant
 COUNTED = ("caught", "survived")
 """Statuses of mutants that compile and whose code differs."""
 
-MOST_KERNELS = 2
-"""Kernels that a mutant of a shared header is tried with at first, of those whose code it changes; then with all."""
+MOST_TRIED, MOST_KERNELS = 6, 2
+"""Kernels that are compiled with a mutant of a shared header, and those that are run of them; survivors meet all."""
 
 _FIRST = ("bits", "bits, 950", "other chip")
 """Rungs that have libraries of their own; where those don't differ the other rungs have nothing to run."""
@@ -73,7 +72,8 @@ def run(
         work: folder for the copy of the sources and the libraries.
         on_result: called with the number of counted mutants and the record of each.
         only: part of the path of the files that are mutated.
-        again: try the survivors of `out` again, with every kernel that they reach, and nothing else.
+        again: try the survivors of `out` again, nothing else: on the rungs that they haven't met, or if there are none
+            on all of them, with every kernel that they reach.
         rungs: how many of the ladder.
     """
     torch.set_num_threads(1)
@@ -81,15 +81,20 @@ def run(
     done = {record["name"]: record for record in read(out)}
     survivors = [name for name, record in done.items() if record["status"] == "survived"] if again else []
     chosen, reach = planned(seed, only, survivors)
-    trials = _Trials(Workplace(work), len(ladder.kernels()) if again else MOST_KERNELS, rungs)
+    trials = _Trials(Workplace(work), rungs)
     counted = sum(record["status"] in COUNTED for record in done.values())
     for mutant in chosen:
         if not again and (mutant.name in done or counted >= count):
             continue
-        kernels = random.Random(mutant.name).sample(reach[mutant.file], len(reach[mutant.file]))
-        record = trial.record_of(mutant, trials.of(mutant, kernels))
+        kernels, passed = sources.users(mutant, reach[mutant.file]), done.get(mutant.name, {}).get("rungs", 0)
         if not again:
-            counted += record["status"] in COUNTED
+            outcome = trials.of(mutant, kernels[:MOST_TRIED], MOST_KERNELS)
+            counted += outcome.status in COUNTED
+        elif passed < rungs:
+            outcome = trials.of(mutant, done[mutant.name]["kernels"], MOST_KERNELS, passed)
+        else:
+            outcome = trials.of(mutant, kernels, len(kernels))
+        record = trial.record_of(mutant, outcome)
         with out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         on_result(counted, record)
@@ -98,19 +103,26 @@ def run(
 class _Trials:
     """Mutants on the ladders of kernels; what the sources do without a mutant is looked at once."""
 
-    def __init__(self, place: Workplace, most_kernels: int, rungs: int) -> None:
+    def __init__(self, place: Workplace, rungs: int) -> None:
         self.place = place
-        self.most_kernels = most_kernels
         self.rungs = rungs
         self.want: trial.Want = {}
         self.surveyed: dict[tuple[str, str], trial.Original] = {}
 
-    def of(self, mutant: Mutant, kernels: Sequence[str]) -> trial.Outcome:
-        """Rung by rung, on each kernel by kernel, until a check catches it."""
-        begin, total, differing = time.monotonic(), trial.Outcome(), list[str]()
-        for rung in ladder.RUNGS[: self.rungs]:
+    def of(self, mutant: Mutant, kernels: Sequence[str], most: int, passed: int = 0) -> trial.Outcome:
+        """Rung by rung, on each kernel by kernel, until a check catches it.
+
+        Args:
+            mutant: to plant.
+            kernels: with which it is compiled; after `passed` rungs those whose code differs.
+            most: kernels to run, of those whose code differs.
+            passed: rungs that it has passed before.
+        """
+        begin, differing = time.monotonic(), list(kernels) if passed else []
+        total = trial.Outcome("survived" if passed else "same object", kernels=differing)
+        for rung in ladder.RUNGS[passed : self.rungs]:
             for kernel in differing or (kernels if rung in _FIRST else []):
-                if total.status in _ENDED or (len(differing) == self.most_kernels and kernel not in differing):
+                if total.status in _ENDED or (len(differing) == most and kernel not in differing):
                     break
                 found = trial.attempt(self.place, mutant, kernel, self.original(kernel, rung), self.want)
                 total = self._together(total, found)
@@ -118,6 +130,7 @@ class _Trials:
                     differing = [*differing, kernel]
         if total.status == "survived" and trial.same_code(self.place, mutant, total.kernels):
             total.status = "same object"
+        total.rungs = self.rungs
         total.seconds = round(time.monotonic() - begin, 1)
         return total
 
@@ -133,4 +146,5 @@ class _Trials:
     def _together(total: trial.Outcome, found: trial.Outcome) -> trial.Outcome:
         kernels = [*total.kernels, *(k for k in found.kernels if k not in total.kernels)]
         status = found.status if found.status in _ENDED or total.status == "same object" else total.status
-        return trial.Outcome(status, found.check, found.rung, found.detail, kernels, total.checks + found.checks)
+        checks = total.checks + found.checks
+        return trial.Outcome(status, found.check, found.rung, found.detail, kernels, checks=checks)

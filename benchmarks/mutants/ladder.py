@@ -23,7 +23,7 @@ from torch import Tensor
 
 ARCHS = (2201, 3510)
 LENGTHS = (1, 65, 130, 520, 1025, 4097, 9000)
-EDGES = (2, 15, 16, 17, 63, 64, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1024)
+EDGES = (2, 15, 16, 17, 63, 64, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1024, 2050, 4100)
 RUNGS = ("bits", "bits, 950", "cores", "order and start", "edges", "other chip")
 LONG = 140_000
 """Of a vocabulary, so that a leaf has several tiles."""
@@ -54,7 +54,16 @@ def _store_kv(source: cases.Source, tokens: int, dtype: torch.dtype) -> tuple[An
     return rows[..., :dim], rows[..., dim:], cache[:, 0, ..., :dim], cache[:, 1, ..., :dim_v], slots
 
 
-CASES = (*cases.CASES, StoreKv("store_kv", "attention", "store_kv", _store_kv, ("store_kv",)))
+def _roots(source: cases.Source, length: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    """Mean squares of every size: subnormal, beyond 2^126, infinite, zero and NaN."""
+    exponents = torch.arange(-75, 70)
+    x = source.floats(len(exponents), min(length, 130)).clamp(-4, 4) * torch.exp2(exponents.float())[:, None]
+    x[3], x[5], x[-2, 0] = 0.0, -0.0, torch.nan
+    return x, None, 0.0, 0.0, True
+
+
+_ROOTS = cases.Case("rms_norm_roots", "norm", "rms_norm", _roots, ("rms_norm",), (torch.float32,))
+CASES = (*cases.CASES, _ROOTS, StoreKv("store_kv", "attention", "store_kv", _store_kv, ("store_kv",)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +179,7 @@ def _edges(case: cases.Case) -> tuple[int, ...]:
 def _some(case: cases.Case) -> tuple[int, ...]:
     if _slow(case):
         return 130, 520, 1025
-    return (130, 1025, 8300) if case.part == "attention" else (130, 1025, 9000)
+    return (130, 1025, 8300) if case.part == "attention" else (130, 1025, 9000, 520)
 
 
 def expected(check: Check) -> list[Tensor]:

@@ -8,6 +8,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from logdiff_kernels import toolchain
@@ -87,6 +88,27 @@ def device_functions() -> frozenset[str]:
         if not more:
             return frozenset(called & bodies.keys())
         called |= more
+
+
+def users(mutant: Mutant, kernels: list[str]) -> list[str]:
+    """The kernels, those first whose other headers name the mutated function; each part in an order of chance."""
+    kernels = random.Random(mutant.name).sample(kernels, len(kernels))
+    code = blanked((PACKAGE / mutant.file).read_text(encoding="utf-8"))[: mutant.edit.end]
+    names = re.findall(r"\bLD_(?:PLAN_)?FN\b[^;{}]*?\b(\w+)\(", code)
+    if not names:
+        return kernels
+    return sorted(kernels, key=lambda kernel: names[-1] not in _words_beside(kernel, mutant.file))
+
+
+@cache
+def _words_beside(kernel: str, file: Path) -> frozenset[str]:
+    paths = toolchain.reached(PACKAGE / KERNELS / f"{kernel}.asc", twin.INCLUDES)
+    texts = (
+        path.read_text(encoding="utf-8")
+        for path in paths
+        if path != PACKAGE / file and PACKAGE / "twin" not in path.parents
+    )
+    return frozenset(word for text in texts for word in re.findall(r"\w+", blanked(text)))
 
 
 def in_order(pool: list[Mutant], seed: int) -> list[Mutant]:

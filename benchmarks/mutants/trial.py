@@ -45,6 +45,7 @@ class Outcome:
         rung: of the ladder.
         detail: the check's words.
         kernels: with which it was tried.
+        rungs: of the ladder that it has passed.
         checks: how many were run.
         seconds: all of it.
     """
@@ -54,6 +55,7 @@ class Outcome:
     rung: str = ""
     detail: str = ""
     kernels: list[str] = field(default_factory=list)
+    rungs: int = 0
     checks: int = 0
     seconds: float = 0.0
 
