@@ -158,14 +158,26 @@ def design() -> tuple[Row, ...]:
     return tuple(found)
 
 
+@cache
+def quadratic(case: str) -> bool:
+    """Whether work grows with the square of the length: attention with as many queries as keys."""
+    q = {"attention": 0, "attention_backward": 1}.get(CASES[case].function)
+    if q is None:
+        return False
+    made = CASES[case].arguments(16, CASES[case].dtypes[0], 0)
+    return len(made[q]) == len(made[q + 1])
+
+
 def full(case: cases.Case, arch: int, mmad: Mmad) -> Iterator[Row]:
     """The product of everything else for a case, an architecture and a Mmad model, laws innermost.
 
-    The lengths of a class and the dtypes of a case take turns over architectures, Mmad models and classes.
+    The lengths of a class and the dtypes of a case take turns over architectures, Mmad models and classes; so do the
+    numbers of cores at the edge where work is quadratic.
     """
     turn = ARCHS.index(arch) * len(Mmad) + int(mmad)
     for i, (length, values) in enumerate(LENGTHS.items()):
         n, dtype = values[(turn + i) % len(values)], case.dtypes[(turn // len(values) + turn + i) % len(case.dtypes)]
-        for cores, law in product(CORES, LAWS):
+        one = length == EDGE and quadratic(case.name)
+        for cores, law in product(CORES[turn % len(CORES) :][:1] if one else CORES, LAWS):
             if allowed({"case": case.name, "law": law, "mmad": mmad}):
                 yield Row(case.name, law, arch, cores, mmad, length, dtype, n)

@@ -29,7 +29,7 @@ class Probe(TwinLauncher):
     def __init__(self, arch: int, cores: int, seed: int, mmad: Mmad, *, stale: bool = False) -> None:
         super().__init__(arch, cores, seed, mmad)
         self.launched: set[str] = set()
-        self._stale = stale
+        self.stale = stale
 
     def launch(self, kernel: str, tensors: Sequence[Tensor | None], plan: ctypes.Structure, blocks: int) -> None:
         self.launched.add(kernel)
@@ -37,7 +37,7 @@ class Probe(TwinLauncher):
 
     def workspace(self, size: int) -> Tensor:
         found = super().workspace(size)
-        return found.fill_(0xFF) if self._stale else found
+        return found.fill_(0xFF) if self.stale else found
 
 
 def check(row: Row) -> set[str]:

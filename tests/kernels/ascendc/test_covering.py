@@ -9,16 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import combinations, product
+from typing import Any
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from logdiff_kernels.ascendc import cases
 from logdiff_kernels.ascendc.kernels import kernels
+from logdiff_kernels.build.launcher import Launcher
 from logdiff_kernels.twin.library import Mmad
+from torch import Tensor
 
 from tests.kernels.ascendc import covering, pairwise
 from tests.kernels.ascendc.covering import CASES, FACTORS, Row
-from tests.kernels.ascendc.covering_laws import BOUNDS, check
+from tests.kernels.ascendc.covering_laws import BOUNDS, Probe, check
 from tests.kernels.ascendc.fp64_bounds import outside
 from tests.kernels.ascendc.row_independence import function_name, known
 
@@ -106,6 +110,33 @@ def test_a_bound_is_no_wider_than_a_term(name: str) -> None:
     assert sum(outside(case.on_cpu(wrong), part) for part in parts) > 0
 
 
+class _Planted(cases.Case):
+    """rms_norm whose results depend on what they must not, and nothing else."""
+
+    def on_launcher(self, launcher: Launcher, arguments: tuple[Any, ...]) -> list[Tensor]:
+        x = arguments[0].float()
+        assert isinstance(launcher, Probe)
+        depends = {
+            "bits": x * 0 + 1,
+            "cores": x + launcher.cores,
+            "rows": x + x[:1],
+            "again": x + launcher.stale,
+            "turns": x + launcher.options.switch_every,
+        }
+        return [depends[self.name]]
+
+    def on_cpu(self, arguments: tuple[Any, ...]) -> list[Tensor]:
+        return [arguments[0].float()]
+
+
+@pytest.mark.parametrize("law", ["bits", "cores", "rows", "again", "turns"])
+def test_a_law_notices_what_breaks_it(law: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CASES, law, _Planted(law, "norm", "rms_norm", CASES["rms_norm"].make, ()))
+    row = Row(law, law, 2201, 20, Mmad.ASCENDING, "tail", torch.float32, 17)
+    with pytest.raises(AssertionError, match="result 0"):
+        check(row)
+
+
 # --- the rows
 
 
@@ -122,10 +153,13 @@ def test_pairwise(row: Row) -> None:
     check(row)
 
 
-@pytest.mark.slow(seconds=15, alone=True)
-@pytest.mark.parametrize("mmad", list(Mmad), ids=lambda mmad: mmad.name.lower())
-@pytest.mark.parametrize("arch", covering.ARCHS)
-@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
+def _product() -> Iterator[ParameterSet]:
+    for case, arch, mmad in product(cases.CASES, covering.ARCHS, Mmad):
+        mark = pytest.mark.slow(seconds=60 if covering.quadratic(case.name) else 2, alone=True)
+        yield pytest.param(case, arch, mmad, marks=mark, id=f"{case.name}-{arch}-{mmad.name.lower()}")
+
+
+@pytest.mark.parametrize(("case", "arch", "mmad"), list(_product()))
 def test_full_product(case: cases.Case, arch: int, mmad: Mmad) -> None:
     for row in covering.full(case, arch, mmad):
         check(row)
