@@ -35,9 +35,10 @@ test: setup
 test-slow: setup
 	$(BIN)/python -m pytest -m slow --shard $(SHARD) $(ARGS)
 
-# The NPU kernels in the twin: every pair of (case, law, architecture, cores, Mmad model, length, dtype).
+# The NPU kernels in the twin, on two cores: every pair of case, law, architecture, cores, Mmad model, length, dtype.
 pairwise: setup
-	$(BIN)/python -m pytest tests/kernels/ascendc/test_covering.py -k test_pairwise $(ARGS)
+	@run() { OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/kernels/ascendc/test_covering_pairs.py --shard $$1/2 $(ARGS); }; \
+	run 2 & run 1; first=$$?; wait $$! && exit $$first
 
 lint: setup
 	$(BIN)/ruff check .

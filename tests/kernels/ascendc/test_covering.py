@@ -1,19 +1,16 @@
-"""The kernels under all laws: a covering subset by default, the pairwise design with `make pairwise`, the full product.
+"""The covering design, its laws, and of its rows those of the default suite: every kernel at 4095, 4096 and 4097.
 
-Default: every kernel at 4095, 4096 and 4097. `make pairwise` (one slow test runs the same): every pair of values of two
-factors. Slow: the whole product of cases, laws, architectures, cores, Mmad models and length classes.
+All rows: `test_covering_pairs.py` (`make pairwise`). The whole product: `test_covering_product.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from itertools import combinations, product
 from typing import Any
 
 import pytest
 import torch
-from _pytest.mark import ParameterSet
 from logdiff_kernels.ascendc import cases
 from logdiff_kernels.ascendc.kernels import kernels
 from logdiff_kernels.build.launcher import Launcher
@@ -25,15 +22,6 @@ from tests.kernels.ascendc.covering import CASES, FACTORS, Row
 from tests.kernels.ascendc.covering_laws import BOUNDS, Probe, check
 from tests.kernels.ascendc.fp64_bounds import outside
 from tests.kernels.ascendc.row_independence import function_name, known
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # the tensors are small
-    yield
-    torch.set_num_threads(before)
-
 
 # --- the design
 
@@ -137,7 +125,7 @@ def test_a_law_notices_what_breaks_it(law: str, monkeypatch: pytest.MonkeyPatch)
         check(row)
 
 
-# --- the rows
+# --- the edge
 
 
 @pytest.mark.parametrize("kernel", covering.KERNELS)
@@ -145,21 +133,3 @@ def test_every_kernel_at_the_edge_of_4096(kernel: str) -> None:
     rows = [row for row in covering.edge_rows() if row.case == covering.edge_case(kernel).name]
     assert {row.n for row in rows} == {4095, 4096, 4097}
     assert kernel in set().union(*map(check, rows))
-
-
-@pytest.mark.slow(seconds=0.4)
-@pytest.mark.parametrize("row", covering.design(), ids=str)
-def test_pairwise(row: Row) -> None:
-    check(row)
-
-
-def _product() -> Iterator[ParameterSet]:
-    for case, arch, mmad in product(cases.CASES, covering.ARCHS, Mmad):
-        mark = pytest.mark.slow(seconds=60 if covering.quadratic(case.name) else 2, alone=True)
-        yield pytest.param(case, arch, mmad, marks=mark, id=f"{case.name}-{arch}-{mmad.name.lower()}")
-
-
-@pytest.mark.parametrize(("case", "arch", "mmad"), list(_product()))
-def test_full_product(case: cases.Case, arch: int, mmad: Mmad) -> None:
-    for row in covering.full(case, arch, mmad):
-        check(row)
