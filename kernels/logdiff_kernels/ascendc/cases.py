@@ -120,6 +120,14 @@ def _add_rms_norm(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]
     return x, source.floats(rows, n, dtype=dtype), source.floats(n, dtype=dtype), 1e-5, 0.0, False
 
 
+def _rms_norm_roots(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    # rows whose mean squares are subnormal, beyond 2^126, infinite, zero or NaN
+    exponents = torch.arange(-75, 70)
+    x = source.floats(len(exponents), n).clamp(-4, 4) * torch.exp2(exponents.float())[:, None]
+    x[3], x[5], x[-2, 0] = 0.0, -0.0, torch.nan
+    return x, None, 0.0, 0.0, True
+
+
 def _rms_norm_backward(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
     rows = rows_for(n)
     dy, x, extra = (source.floats(rows, n, dtype=dtype) for _ in range(3))
@@ -169,6 +177,22 @@ def _glu_backward(kind: int) -> Make:
     return make
 
 
+def _edges(source: Source, n: int, dtype: torch.dtype, count: int) -> list[Tensor]:
+    """Rows of the arguments at which exp1 ends, their neighbours, and values whose products overflow."""
+    ends = torch.tensor([-87.33654, 88.72283])
+    near = torch.cat([ends, ends.nextafter(torch.tensor(torch.inf)), ends.nextafter(torch.tensor(-torch.inf))])
+    values = torch.cat([near, -near, torch.tensor([0.5, -3.0, 300.0, -300.0, 1e25, -1e25])])
+    rows = rows_for(n)
+    return [values[source.integers(len(values), rows, n)].to(dtype) for _ in range(count)]
+
+
+def _glu_edges(backward: bool) -> Make:
+    def make(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+        return *_edges(source, n, dtype, 3 if backward else 2), 0, 1.702, 7.0
+
+    return make
+
+
 def _logits(source: Source, columns: int) -> tuple[Tensor, Tensor]:
     """Logits in rows further apart than their length, some of them -inf, and temperatures."""
     tokens = max(2, min(9, 30000 // columns))
@@ -181,6 +205,13 @@ def _logits(source: Source, columns: int) -> tuple[Tensor, Tensor]:
 def _logprob(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
     logits, temperature = _logits(source, n)
     return logits, temperature, source.integers(n, logits.shape[0]), max(1, n - 2), True
+
+
+def _logprob_tokens(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    # n tokens of few columns: many tiles of tokens for a core
+    logits = source.floats(n, 40, scale=4.0)
+    temperature = torch.tensor([1.0, 0.7, 0.0, 1.3])[source.integers(4, n)]
+    return logits, temperature, source.integers(40, n), 39, True
 
 
 def _logprob_shard(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
@@ -342,6 +373,7 @@ _LOGPROB = ("logprob_target", "logprob_stats", "logprob_merge", "logprob_finish"
 
 CASES = (
     Case("rms_norm", "norm", "rms_norm", _rms_norm, ("rms_norm",)),
+    Case("rms_norm_roots", "norm", "rms_norm", _rms_norm_roots, ("rms_norm",), _FP32),
     Case("add_rms_norm", "norm", "add_rms_norm", _add_rms_norm, ("rms_norm",)),
     Case(
         "rms_norm_backward",
@@ -425,9 +457,12 @@ CASES = (
     Case("geglu_tanh", "activation", "glu", _glu(1, "halves"), ("glu",)),
     Case("swiglu_clamped", "activation", "glu", _glu(2, "pairs"), ("glu",)),
     Case("swiglu_backward", "activation", "glu_backward", _glu_backward(0), ("glu_backward",)),
+    Case("swiglu_edges", "activation", "glu", _glu_edges(False), ("glu",)),
+    Case("swiglu_edges_backward", "activation", "glu_backward", _glu_edges(True), ("glu_backward",)),
     Case("geglu_tanh_backward", "activation", "glu_backward", _glu_backward(1), ("glu_backward",)),
     Case("swiglu_clamped_backward", "activation", "glu_backward", _glu_backward(2), ("glu_backward",)),
     Case("logprob", "logprob", "logprob", _logprob, _LOGPROB, _FP32),
+    Case("logprob_tokens", "logprob", "logprob", _logprob_tokens, _LOGPROB, _FP32),
     Case("logprob_shard", "logprob", "stats", _logprob_shard, ("logprob_stats", "logprob_merge"), _FP32),
     Case("logprob_target", "logprob", "target", _target, ("logprob_target",), _FP32),
     Case("logprob_merge", "logprob", "merge", _merge, ("logprob_merge",), _FP32),
