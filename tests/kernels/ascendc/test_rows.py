@@ -264,13 +264,14 @@ def test_heads_of_any_strides(arch: int) -> None:
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_whole_vocabularies(arch: int) -> None:
-    """Tiny ones, whose leaves are padding; one that is cut into several tiles of a leaf."""
+    """Tiny ones, whose leaves are padding; one that is cut into several tiles of a leaf; leaves of 255 repeats."""
     launcher = TwinLauncher(arch, cores=3)
-    for columns in (1, 2, 7, 9, 65, 70001):
+    for columns in (1, 2, 7, 9, 65, 70001, 8 * 255 * 64):
         logits = _floats(3, columns, dtype=FP32, scale=5.0)
         ids = torch.tensor([0, columns - 1, columns // 2])
-        want = cpu_logprob.logprob(logits, None, ids, columns, True)
-        _all_equal(logprob.logprob(launcher, logits, None, ids, columns, True), want)
+        temperature = torch.tensor([0.7, 1.0, 1.3]) if columns > 100_000 else None
+        want = cpu_logprob.logprob(logits, temperature, ids, columns, True)
+        _all_equal(logprob.logprob(launcher, logits, temperature, ids, columns, True), want)
         assert bool((want[0] <= 0).all())
 
 
