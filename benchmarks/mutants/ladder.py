@@ -172,7 +172,7 @@ def _edges(case: cases.Case) -> tuple[int, ...]:
 def _some(case: cases.Case) -> tuple[int, ...]:
     if _slow(case):
         return 130, 520, 1025
-    return (130, 1025, 8300) if case.part == "attention" else (130, 1025, 9000, 520)
+    return (130, 1025, 8300) if case.part == "attention" else (130, 1025, 9000, 520, 60)
 
 
 def expected(check: Check) -> list[Tensor]:

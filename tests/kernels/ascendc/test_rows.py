@@ -89,6 +89,14 @@ def test_cores_order_and_what_lies_on_a_core_do_not_change_bits(case: cases.Case
             _all_equal(case.on_launcher(launcher, case.arguments(length, dtype, 3)), want)
 
 
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_tiles_of_more_than_32_rows(case: cases.Case, arch: int) -> None:
+    """Short rows on one core: more than half of the lanes that hold one value per row are used."""
+    for dtype in case.dtypes:
+        _compare(case, TwinLauncher(arch, cores=1), 60, dtype)
+
+
 def _only(arguments: tuple[Any, ...], rows: int, row: int) -> tuple[Any, ...]:
     """Arguments with one of their rows."""
     return tuple(x[row : row + 1] if isinstance(x, Tensor) and x.shape[0] == rows else x for x in arguments)
