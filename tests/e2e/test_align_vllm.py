@@ -174,7 +174,7 @@ def test_the_fingerprint_names_contract_kernels_tables_and_replacements(live: En
     assert (aligned["contract"], aligned["provider"], aligned["id"]) == ("aligned/1", "aligned-cpu", "test")
     assert len(aligned["ops"]) == 14
     assert len(aligned["rope"]) == 1
-    (provider,) = aligned["providers"]
+    (provider,) = (one for one in aligned["providers"] if one["name"] == aligned["provider"])
     assert len(provider["binary_hash"]) == 64
     targets = {entry["target"] for entry in found["patched"]}
     assert set(aligned["replaced"]) <= targets
