@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from logdiff_kernels.ascendc import attention as attention_driver
 from logdiff_kernels.ascendc import cases
 from logdiff_kernels.build.twin import TwinLauncher
-from logdiff_kernels.cpu import attention as attention_cpu
 from logdiff_kernels.errors import RunnerError
 from logdiff_kernels.twin.errors import TwinError
 from logdiff_kernels.twin.library import Mmad
@@ -27,34 +25,6 @@ EDGES = (2, 15, 16, 17, 63, 64, 127, 128, 129, 255, 256, 257, 511, 512, 513, 102
 RUNGS = ("bits", "bits, 950", "cores", "order and start", "edges", "other chip")
 LONG = 140_000, 130_560
 """Of vocabularies: a leaf has several tiles, or 255 repeats."""
-
-
-class StoreKv(cases.Case):
-    """store_kv, which fills caches that it is given."""
-
-    def on_launcher(self, launcher: Any, arguments: tuple[Any, ...]) -> list[Tensor]:
-        """The caches behind it."""
-        attention_driver.store_kv(launcher, *arguments)
-        return list(arguments[2:4])
-
-    def on_cpu(self, arguments: tuple[Any, ...]) -> list[Tensor]:
-        """The same by the CPU backend."""
-        attention_cpu.store_kv(*arguments)
-        return list(arguments[2:4])
-
-
-def _store_kv(source: cases.Source, tokens: int, dtype: torch.dtype) -> tuple[Any, ...]:
-    heads, dim, dim_v, block = (2, 64, 48, 16) if tokens % 2 else (40, 1024, 72, 4)
-    tokens = min(tokens, 300 if tokens % 2 else 3)
-    rows = source.floats(tokens + 2, heads, dim + dim_v, dtype=dtype)
-    blocks = tokens // block + 4
-    cache = source.floats(blocks, 2, block, heads, max(dim, dim_v), dtype=dtype)
-    slots = torch.randperm(blocks * block, generator=source.generator)[:tokens]
-    slots[: tokens // 10] = -1
-    return rows[..., :dim], rows[..., dim:], cache[:, 0, ..., :dim], cache[:, 1, ..., :dim_v], slots
-
-
-CASES = (*cases.CASES, StoreKv("store_kv", "attention", "store_kv", _store_kv, ("store_kv",)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +82,17 @@ class CaughtError(Exception):
 
 def case_of(name: str) -> cases.Case:
     """A case by its name."""
-    return next(case for case in CASES if case.name == name)
+    return next(case for case in cases.CASES if case.name == name)
 
 
 def kernels() -> set[str]:
     """Kernels that some case launches."""
-    return {kernel for case in CASES for kernel in case.kernels}
+    return {kernel for case in cases.CASES for kernel in case.kernels}
 
 
 def checks(kernel: str) -> dict[str, list[Check]]:
     """The ladder of a kernel: the checks of each of `RUNGS`."""
-    chosen = [case for case in CASES if kernel in case.kernels]
+    chosen = [case for case in cases.CASES if kernel in case.kernels]
     bits = [[Check("bits", c.name, n, _dtype(c, i)) for i, n in enumerate(_lengths(c))] for c in chosen]
     rungs = {"bits": [check for row in bits for check in row]}
     rungs["bits, 950"] = [dataclasses.replace(check, rung="bits, 950", arch=3510) for check in rungs["bits"]]

@@ -450,6 +450,7 @@ CASES = (
             ("attention_backward_wide", attention.training(2, 1, 256, 256), 2),
             ("attention_backward_latent", attention.training(2, 1, 576, 512), 2),
             ("attention_backward_chunked", attention.chunked, 3),
+            ("attention_backward_many_sinks", attention.training(12, 2, 32, 32, sinks=True), 3),
         )
     ],
     Case("store_kv", "attention", "store_kv", attention.store, ("store_kv",), updated=(2, 3)),
