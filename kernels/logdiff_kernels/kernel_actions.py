@@ -25,7 +25,6 @@ def list_kernels(task: dict[str, Any], progress: Progress) -> TaskOutput:
 def build_kernels(task: dict[str, Any], progress: Progress) -> TaskOutput:
     """Compile what is not built yet."""
     provider = _provider(task)
-    progress(0, None, "", "compiling what is not built yet")
     if provider == "cpu":
         return TaskOutput(data=_build_cpu(task))
     from logdiff_kernels.build import compile, twin

@@ -71,6 +71,11 @@ def selftest(
     """Try the laws of the numeric contract on this machine; exit 1 when one fails."""
     if quick and full:
         raise typer.BadParameter("--quick or --full, not both")
+    if report is not None:
+        for name, option in {"provider": "--provider", "arch": "--arch", "quick": "--quick", "full": "--full"}.items():
+            source = ctx.get_parameter_source(name)
+            if source is not None and source.name == "COMMANDLINE":
+                raise typer.BadParameter(f"{option} is for a run, --report shows one that was saved")
     scope = "quick" if quick else "full" if full else None
     _do(ctx, "selftest", provider, arch, python, scope=scope, report=report, compare=compare)
 

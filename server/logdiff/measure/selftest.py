@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from logdiff.errors import InputError
 
 FORMAT = "logdiff-selftest/1"
@@ -16,18 +18,55 @@ _SHOWN = 12
 """Differences of one part that are written out; the rest is counted."""
 
 
+class _Law(BaseModel):
+    model_config = ConfigDict(strict=True)
+    kernel: str
+    law: str
+    ok: bool
+    detail: str
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(strict=True)
+    name: str
+    matters: str
+    fingerprint: str
+    facts: dict[str, dict[str, Any]]
+
+
+class _Report(BaseModel):
+    """What a report has to have; the CPU library's have no sections."""
+
+    model_config = ConfigDict(strict=True)
+    provider: str
+    laws: list[_Law]
+    failed: int
+    sections: list[_Section] = Field(default_factory=list)
+
+
 def read_selftest(path: str | os.PathLike[str]) -> dict[str, Any]:
     """A saved report.
 
     Raises:
-        InputError: the file can't be read, or is something else.
+        InputError: the file can't be read, is something else, or counts other failures than it lists.
     """
     try:
         found = json.loads(Path(path).read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"a self-test's report can't be read: {error}", value=str(path), hint=_MAKE) from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise InputError(f"this file is no {FORMAT}", value=str(path), hint=_MAKE)
+    try:
+        report = _Report.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(f"a damaged {FORMAT}: {where}: {first['msg'].lower()}", value=str(path), hint=_MAKE) from error
+    failed = sum(not law.ok for law in report.laws)
+    if failed != report.failed:
+        raise InputError(
+            f"a damaged {FORMAT}: failed says {report.failed}, the laws {failed}", value=str(path), hint=_MAKE
+        )
     return found
 
 
@@ -43,10 +82,12 @@ def compare_selftests(here: dict[str, Any], there: dict[str, Any]) -> dict[str, 
     """
     differences = [*_sides(here, there), *_laws(here, there)]
     remarks = list(_remarks(here, there))
-    theirs = {part["name"]: part for part in there.get("sections", [])}
-    for part in here.get("sections", []):
-        other = theirs.get(part["name"])
-        if other is None or part["fingerprint"] == other["fingerprint"]:
+    ours, theirs = ({part["name"]: part for part in side.get("sections", [])} for side in (here, there))
+    remarks += [f"{name}: only here" for name in ours if name not in theirs]
+    remarks += [f"{name}: only there" for name in theirs if name not in ours]
+    for name, part in ours.items():
+        other = theirs.get(name)
+        if other is None or part["facts"] == other["facts"]:
             continue
         said = list(_facts(part["facts"], other["facts"]))
         alone = len(part["facts"].keys() ^ other["facts"].keys())
@@ -103,8 +144,8 @@ def _facts(here: dict[str, Any], there: dict[str, Any]) -> Iterator[str]:
 
 def _fact(name: str, here: dict[str, Any], there: dict[str, Any]) -> Iterator[str]:
     """Facts of one check. A table's own measures go into the sentence on its bits."""
-    if "parts" in here and "parts" in there:
-        if here["values"] != there["values"]:
+    if _is_table(here) and _is_table(there):
+        if here["values"] != there["values"] or len(here["parts"]) != len(there["parts"]):
             return  # of another scope
         if here["sha256"] != there["sha256"]:
             measures = [_scalar(key, here[key], there[key]) for key in here if _measured(key, here, there)]
@@ -115,7 +156,7 @@ def _fact(name: str, here: dict[str, Any], there: dict[str, Any]) -> Iterator[st
             continue
         if isinstance(here[key], dict) and isinstance(there[key], dict):
             yield from _fact(f"{name}: {key}", here[key], there[key])
-        elif _is_hash(here[key]):
+        elif _is_hash(here[key]) and _is_hash(there[key]):
             yield f"{name}: {'sums' if key == 'sha256' else key.replace('_', ' ')} differ"
         else:
             yield f"{name}: {_scalar(key, here[key], there[key])}"
@@ -145,6 +186,10 @@ def _ranges(here: dict[str, Any], there: dict[str, Any]) -> str:
         return f"in {len(where)} of {parts} parts of the table"
     step = (1 << 16) // parts
     return "for inputs " + ", ".join(f"0x{i * step:04x} to 0x{(i + 1) * step - 1:04x}" for i in where)
+
+
+def _is_table(x: dict[str, Any]) -> bool:
+    return isinstance(x.get("parts"), list) and "sha256" in x and "values" in x
 
 
 def _is_hash(x: Any) -> bool:

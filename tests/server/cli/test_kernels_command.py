@@ -32,6 +32,13 @@ def test_build_without_cann_is_exit_code_2_with_what_the_twin_can_do(
     assert "--provider twin" in found["error"]["hint"]
 
 
+def test_a_saved_report_takes_no_options_of_a_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for option in (["--quick"], ["--provider", "cpu"], ["--arch", "dav-3510"]):
+        code, found = said(capfd, "selftest", "--report", str(tmp_path / "report.json"), *option)
+        assert code == 2
+        assert f"{option[0]} is for a run" in found["error"]["message"]
+
+
 def test_list_shows_every_provider_and_what_is_missing(no_cann: None, capfd: pytest.CaptureFixture[str]) -> None:
     code, listed = said(capfd, "list")
     assert (code, listed["format"]) == (0, "logdiff-kernels/1")

@@ -190,3 +190,34 @@ def test_file_that_is_no_selftest_is_refused(tmp_path: Path, text: str) -> None:
     assert caught.value.value == str(path)
     with pytest.raises(InputError, match="can't be read"):
         read_selftest(tmp_path / "missing.json")
+
+
+def test_a_section_that_one_report_lacks_is_said() -> None:
+    other = report()
+    other["sections"] = [part for part in other["sections"] if part["name"] != "mmad"]
+    assert "mmad: only here" in compare_selftests(report(), other)["remarks"]
+    assert "mmad: only there" in compare_selftests(other, report())["remarks"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"laws": "none"}, "laws"),
+        ({"laws": [{"kernel": "rope"}]}, "laws.0.law"),
+        ({"failed": 1}, "failed says 1, the laws 0"),
+        ({"sections": [{"name": "mmad", "matters": "", "fingerprint": "", "facts": "edited"}]}, "sections.0.facts"),
+    ],
+    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
+)
+def test_a_damaged_report_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps({**report(), **change}))
+    with pytest.raises(InputError, match="damaged") as caught:
+        read_selftest(file)
+    assert words in caught.value.message
+
+
+def test_facts_that_were_edited_are_compared_whatever_the_fingerprint_says() -> None:
+    other = copy.deepcopy(report())
+    other["sections"][1]["facts"]["Mmad/bfloat16"]["order"] = "unknown"
+    assert not compare_selftests(report(), other)["same"]
