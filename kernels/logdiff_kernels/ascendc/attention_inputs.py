@@ -64,11 +64,16 @@ def chunked(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
     return q, k, v, starts(queries), starts(keys), 0.125, True, 0, 0.0, source.floats(4), True
 
 
-def last_chunk(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
-    """The last 3 tokens of a chunk and n more keys: cut at its chunks for several cores from about 129 more."""
-    keys = CHUNK + n
-    q, k, v = (source.floats(rows, h, 64, dtype=dtype) for rows, h in ((3, 4), (keys, 2), (keys, 2)))
-    return q, k, v, starts([3]), starts([keys]), 0.125, True, 0, 0.0, source.floats(4), True
+def last_chunk(tokens: int, *, sinks: bool = False) -> Make:
+    """The last tokens of a chunk and n more keys: cut at its chunks for several cores from about 129 more."""
+
+    def make(source: Source, n: int, dtype: torch.dtype) -> tuple[Any, ...]:
+        keys = CHUNK + n
+        q, k, v = (source.floats(rows, h, 64, dtype=dtype) for rows, h in ((tokens, 4), (keys, 2), (keys, 2)))
+        extra = source.floats(4) if sinks else None
+        return q, k, v, starts([tokens]), starts([keys]), 0.125, True, 0, 0.0, extra, True
+
+    return make
 
 
 def paged(heads: int, kv_heads: int, dim: int, block: int, queries: int, *, window: int = 0, latent: int = 0) -> Make:

@@ -417,14 +417,13 @@ CASES = (
             ("attention_chunked", attention.chunked),
         )
     ],
-    Case(
-        "attention_chunks",
-        "attention",
-        "attention",
-        attention.last_chunk,
-        ("attention", "attention_combine"),
-        attention.DTYPES,
-    ),
+    *[
+        Case(name, "attention", "attention", make, ("attention", "attention_combine"), attention.DTYPES)
+        for name, make in (
+            ("attention_chunks", attention.last_chunk(3, sinks=True)),
+            ("attention_chunks_plain", attention.last_chunk(9)),
+        )
+    ],
     *[
         Case(name, "attention", "paged_attention", make, ("attention",), attention.DTYPES)
         for name, make in (
