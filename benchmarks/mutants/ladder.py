@@ -108,7 +108,12 @@ def checks(kernel: str) -> dict[str, list[Check]]:
         for c in chosen
         for n in _some(c)[:2]
     ]
-    rungs["edges"] = [Check("edges", c.name, n, _dtype(c, i)) for c in chosen for i, n in enumerate(_edges(c))]
+    rungs["edges"] = [
+        Check("edges", c.name, n, _dtype(c, i), arch)
+        for c in chosen
+        for i, n in enumerate(_edges(c))
+        for arch in (ARCHS if n in LONG else ARCHS[i // 2 % 2 :][:1])
+    ]
     rungs["other chip"] = [
         Check("other chip", c.name, n, c.dtypes[0], arch, 4, 7, 64, mmad, exact)
         for arch, mmad, exact in ((2201, Mmad.FP64, False), (3510, Mmad.PAIRWISE16, False), (2201, Mmad.FP64, True))
