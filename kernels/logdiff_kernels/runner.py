@@ -92,7 +92,11 @@ def _as_runner_error(error: Exception) -> RunnerError:
         return error
     traceback.print_exception(error)
     words = str(error).strip() or repr(error)
-    return EngineError(f"{type(error).__name__}: {words}", hint="the traceback is in the log of this side")
+    hint = "the traceback is in the log of this side"
+    if isinstance(error, ModuleNotFoundError):
+        hint = "install it for the interpreter of this side, or give another (`python` of the side, --python)"
+        return EngineError(f"{type(error).__name__}: {words}", value=sys.executable, hint=hint)
+    return EngineError(f"{type(error).__name__}: {words}", hint=hint)
 
 
 class Runner:

@@ -38,7 +38,7 @@ def check(cann: Cann) -> list[str]:
 def main() -> int:
     """Exit status: 0 when every source passes or there is nothing to check against, 1 when one does not."""
     if not any(os.environ.get(variable) for variable in VARIABLES):
-        print(f"typecheck-cann: skipped, {VARIABLES[0]} is not set")
+        print(f"typecheck-cann: skipped, neither {' nor '.join(VARIABLES)} is set")
         return 0
     try:
         cann = find_cann()

@@ -185,7 +185,9 @@ def _facts(blocks: list[dict[str, Any]]) -> Table:
     table.add_column("", overflow="fold")
     for block in blocks:
         for key, value in _flat(block, ""):
-            table.add_row(Text(key), Text(_value(value)))
+            # sentences about a provider are shown whole
+            shown = visible(value, 4000) if key in ("missing", "limits") else _value(value)
+            table.add_row(Text(key), Text(shown))
         table.add_section()
     return table
 

@@ -277,7 +277,7 @@ def test_record_beside_the_library_repeats_the_build(fake: FakeCann) -> None:
 
 def test_typecheck_is_skipped_without_cann(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert typecheck.main() == 0
-    assert "skipped, ASCEND_HOME_PATH is not set" in capsys.readouterr().out
+    assert "skipped, neither ASCEND_HOME_PATH nor ASCEND_TOOLKIT_HOME is set" in capsys.readouterr().out
 
 
 def test_typecheck_tries_every_source_architecture_and_exp_and_writes_nothing(

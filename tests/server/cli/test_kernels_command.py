@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,23 @@ def test_list_shows_every_provider_and_what_is_missing(no_cann: None, capfd: pyt
     assert any("not run on hardware" in limit for limit in npu["limits"])
     assert npu["binary_hash"] is None
     assert {row["contract"] for row in providers.values()} == {"aligned/1"}
+
+
+def test_the_table_holds_every_limit_in_full(no_cann: None, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["kernels", "list", "--provider", "ascendc"]) == 0
+    words = " ".join(line.strip("│ ").split("│")[-1].strip() for line in capfd.readouterr().out.splitlines())
+    _, listed = said(capfd, "list", "--provider", "ascendc")
+    assert "; ".join(listed["providers"][0]["limits"]) in words
+
+
+def test_an_interpreter_without_torch_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    venv.create(tmp_path / "bare", symlinks=True)
+    python = str(tmp_path / "bare" / "bin" / "python")
+    code, found = said(capfd, "build", "--python", python)
+    assert code == 2
+    assert "No module named 'torch'" in found["error"]["message"]
+    assert found["error"]["value"] == python
+    assert "--python" in found["error"]["hint"]
 
 
 def test_figures_of_the_cost_model_are_shown_as_such(
