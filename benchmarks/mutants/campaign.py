@@ -28,20 +28,22 @@ _ENDED = ("caught", "no compile")
 OnResult = Callable[[int, dict[str, Any]], None]
 
 
-def planned(seed: int, only: str = "", names: Sequence[str] = ()) -> tuple[list[Mutant], dict[Path, list[str]]]:
+def planned(
+    seed: int, only: str = "", names: Sequence[str] | None = None
+) -> tuple[list[Mutant], dict[Path, list[str]]]:
     """The mutants in their order, and the kernels by which each file's are tried.
 
     Args:
         seed: of the order.
         only: part of the path of the files that are mutated.
-        names: mutants to take alone, by name.
+        names: mutants to take alone, by name; None: all.
     """
     known = ladder.kernels()
     reach = {file: [k for k in kernels if k in known] for file, kernels in sources.reaching().items()}
     reach = {file: kernels for file, kernels in reach.items() if kernels and only in file.as_posix()}
     device = sources.device_functions()
     pool = [mutant for file in sorted(reach) for mutant in sources.mutants(file, device)]
-    chosen = [m for m in pool if m.name in names] if names else sources.in_order(pool, seed)
+    chosen = sources.in_order(pool, seed) if names is None else [m for m in pool if m.name in names]
     return chosen, reach
 
 
@@ -79,7 +81,7 @@ def run(
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)  # fresh tensors are NaN: nothing is right by chance
     done = {record["name"]: record for record in read(out)}
-    survivors = [name for name, record in done.items() if record["status"] == "survived"] if again else []
+    survivors = [name for name, record in done.items() if record["status"] == "survived"] if again else None
     chosen, reach = planned(seed, only, survivors)
     trials = _Trials(Workplace(work), rungs)
     counted = sum(record["status"] in COUNTED for record in done.values())

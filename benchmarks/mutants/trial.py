@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from logdiff_kernels import toolchain
 from logdiff_kernels.build import compile
 from logdiff_kernels.errors import UnsupportedError
 from logdiff_kernels.plan import library as plans
@@ -97,7 +98,7 @@ def survey(place: Workplace, kernel: str, rung: str, want: Want) -> Original:
         CaughtError: a check fails.
     """
     checks = {check.name: check for check in ladder.checks(kernel)[rung]}
-    kept = place.originals / f"{kernel}-{rung}.json"
+    kept = place.originals / f"{kernel}-{rung}-{toolchain.content_key(checks)}.json"
     if not kept.is_file():
         records, ended = in_child(lambda send: _look(place, kernel, list(checks.values()), want, send))
         wrong = next((record for record in records if "caught" in record), None)
