@@ -20,6 +20,7 @@ from logdiff_kernels.ascendc.kernels import kernels
 from logdiff_kernels.build import compile
 from logdiff_kernels.build.arch import arch_name, arch_number
 from logdiff_kernels.build.launcher import pointers
+from logdiff_kernels.errors import InputError
 from logdiff_kernels.twin import build as twin
 from logdiff_kernels.twin.library import Argument, Library, Mmad, Options, Result
 
@@ -46,7 +47,7 @@ class TwinLauncher:
         results: (kernel, result) of the launches so far where `trace` is set, else of the last one.
 
     Raises:
-        InputError: an unknown architecture.
+        InputError: an unknown architecture or model of Mmad, no core, or a seed that is no integer.
     """
 
     def __init__(
@@ -63,6 +64,13 @@ class TwinLauncher:
         perturb: bool = False,
     ) -> None:
         self.arch = arch_number(arch)
+        if not isinstance(cores, int) or cores < 1:
+            raise InputError("the twin plays a chip of at least one core", value=cores, hint="cores=24, for example")
+        if not isinstance(seed, int):
+            raise InputError("a seed is an integer", value=seed, hint="seed=0, for example")
+        if not isinstance(mmad, Mmad):
+            models = ", ".join(f"Mmad.{known.name}" for known in Mmad)
+            raise InputError("no such model of Mmad", value=mmad, hint=f"one of: {models}")
         self.cores = cores
         self.vectors_per_core = VECTORS_PER_CORE
         self.exact_exp = exact_exp

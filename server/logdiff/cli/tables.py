@@ -301,7 +301,8 @@ def selftest_table(data: dict[str, Any]) -> list[Any]:
     if compared is not None:
         words += [f"differs: {sentence}" for sentence in compared["differences"]]
         words += [f"remark: {sentence}" for sentence in compared["remarks"]]
-        words.append("the two reports agree" if compared["same"] else "the two reports differ")
+        agree = "the two reports agree in all that both tried" if compared["remarks"] else "the two reports agree"
+        words.append(agree if compared["same"] else "the two reports differ")
     return [visible(line, 600) for line in (*broken, *words)]
 
 

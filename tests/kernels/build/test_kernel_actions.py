@@ -204,6 +204,13 @@ def test_a_launch_has_at_most_the_cores_of_its_kind(kernel: str, blocks: int) ->
         twin.TwinLauncher(cores=4).launch(kernel, tensors, _AnyPlan(), blocks)
 
 
+@pytest.mark.parametrize("wrong", [{"cores": 0}, {"cores": -1}, {"seed": "a"}, {"mmad": "pairwise16"}], ids=str)
+def test_a_twin_of_nonsense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as caught:
+        twin.TwinLauncher(**wrong)
+    assert caught.value.value == next(iter(wrong.values()))
+
+
 def test_a_launch_has_the_tensors_that_its_kernel_takes() -> None:
     with pytest.raises(InputError, match="rms_norm takes 6 tensors") as caught:
         twin.TwinLauncher().launch("rms_norm", [None], _AnyPlan(), 1)
