@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import signal
+import sys
+from collections.abc import Iterator
 
 import pytest
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that; tests of Ctrl-C need it back.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def launchers_of_this_module_alone() -> Iterator[None]:
+    """A process remembers on which kernels its operators ran; the next module's fingerprint must not show them."""
+    yield
+    devices = sys.modules.get("logdiff_kernels.ops.devices")
+    if devices is not None:
+        devices._used.clear()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
