@@ -41,50 +41,15 @@ public:
                 load_l0<T, true>(left_, slab_a, step * plan_.k, plan_.k);
                 load_l0<T, false>(right_, slab_b, step * plan_.k, plan_.k);
                 PipeBarrier<PIPE_ALL>();
-                multiply(step == 0);
+                multiply_l0(accumulator_, left_, right_, plan_.n, plan_.k, step == 0, plan_.m);
             }
             PipeBarrier<PIPE_ALL>();
-            store(result[uint64_t(tile) * plan_.m * plan_.n]);
+            store_l0c(result[uint64_t(tile) * plan_.m * plan_.n], accumulator_, plan_.n, plan_.m, plan_.n, height_);
             PipeBarrier<PIPE_ALL>();
         }
     }
 
 private:
-    LD_FN void multiply(bool first) {
-        MmadParams params;
-        params.m = plan_.m;
-        params.n = plan_.n;
-        params.k = plan_.k;
-        params.unitFlag = 0;
-        params.cmatrixSource = false;
-        params.cmatrixInitVal = first;
-        Mmad(accumulator_, left_, right_, params);
-    }
-
-    template <class Out> LD_FN void store(const GlobalTensor<Out>& gm) {
-#if __NPU_ARCH__ == 3510
-        FixpipeParamsArch3510<CO2Layout::ROW_MAJOR> params;
-        params.params.ndNum = 1;
-        params.params.srcNdStride = 0;
-        params.params.dstNdStride = 0;
-#else
-        FixpipeParamsV220 params;
-        params.ndNum = 1;
-        params.srcNdStride = 0;
-        params.dstNdStride = 0;
-#endif
-        params.nSize = plan_.n;
-        params.mSize = plan_.m;
-        params.srcStride = height_;
-        params.dstStride = plan_.n;
-        params.unitFlag = 0;
-        params.reluEn = false;
-        params.quantPre = std::is_same_v<Out, bfloat16_t> ? QuantMode_t::F322BF16
-                          : std::is_same_v<Out, half>     ? QuantMode_t::F322F16
-                                                          : QuantMode_t::NoQuant;
-        Fixpipe<Out, float, CFG_ROW_MAJOR>(gm, accumulator_, params);
-    }
-
     const LdMmadProbePlan& plan_;
     uint32_t height_, depth_;
     TBuf<TPosition::A1> l1a_;

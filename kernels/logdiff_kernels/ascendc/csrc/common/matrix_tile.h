@@ -179,9 +179,10 @@ LD_FN void load_l0(const LocalTensor<T>& l0, const MatrixSlab<T>& slab, uint32_t
 // accumulator = (first ? +0 : accumulator) + A B. M.
 template <typename T>
 LD_FN void multiply_l0(const LocalTensor<float>& accumulator, const LocalTensor<T>& l0a,
-                                   const LocalTensor<T>& l0b, uint32_t n, uint32_t k, bool first) {
+                                   const LocalTensor<T>& l0b, uint32_t n, uint32_t k, bool first,
+                                   uint32_t m = kTile) {
     MmadParams params;
-    params.m = kTile;
+    params.m = m;
     params.n = n;
     params.k = k;
     params.unitFlag = 0;
@@ -189,13 +190,13 @@ LD_FN void multiply_l0(const LocalTensor<float>& accumulator, const LocalTensor<
     params.cmatrixInitVal = first;
     Mmad(accumulator, l0a, l0b, params);
     // Below ten fractals the hardware does not order two Mmads into one accumulator by itself.
-    if (kTile / kFractalRows * (n / kFractalRows) < 10) PipeBarrier<PIPE_M>();
+    if (m / kFractalRows * (n / kFractalRows) < 10) PipeBarrier<PIPE_M>();
 }
 
-// rows x columns of an accumulator to row-major GM; `stride` elements between rows. FIX.
+// rows x columns of an accumulator of `height` rows to row-major GM; `stride` elements between rows. FIX.
 template <typename Out>
 LD_FN void store_l0c(const GlobalTensor<Out>& gm, const LocalTensor<float>& accumulator,
-                                 uint32_t stride, uint32_t rows, uint32_t columns) {
+                                 uint32_t stride, uint32_t rows, uint32_t columns, uint32_t height = kTile) {
 #if __NPU_ARCH__ == 3510
     FixpipeParamsArch3510<CO2Layout::ROW_MAJOR> params;
     params.params.ndNum = 1;
@@ -209,7 +210,7 @@ LD_FN void store_l0c(const GlobalTensor<Out>& gm, const LocalTensor<float>& accu
 #endif
     params.nSize = columns;
     params.mSize = rows;
-    params.srcStride = kTile;
+    params.srcStride = height;
     params.dstStride = stride;
     params.unitFlag = 0;
     params.reluEn = false;
