@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from logdiff import actions
+from logdiff.actions.capture import _vllm_missing
 from logdiff.cli import app, capture
 from logdiff.cli.app import run
 from logdiff.cli.progress import ProgressView
@@ -277,7 +278,7 @@ def test_the_demo_prints_its_table_and_says_when_vllm_is_absent(
         return Case.open("c")
 
     monkeypatch.setattr(logdiff.live, "run", live)
-    monkeypatch.setattr(actions, "_vllm_missing", lambda python: "it is not installed")
+    monkeypatch.setattr("logdiff.actions.capture._vllm_missing", lambda python: "it is not installed")
     capfd.readouterr()
     code = run(["demo", "--report", "demo.html", "--json"])
     shown = capfd.readouterr()
@@ -305,16 +306,16 @@ def test_vllm_is_looked_for_in_the_interpreter_that_will_run_it(tmp_path: Path) 
     without = tmp_path / "python-without"
     without.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')  # -S: no site-packages, so no vllm
     without.chmod(0o755)
-    assert actions._vllm_missing(str(without)) == "it is not installed"
+    assert _vllm_missing(str(without)) == "it is not installed"
     package = tmp_path / "vllm"
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('must not be imported to be found')")
     having = tmp_path / "python-with"
     having.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} -S "$@"\n')
     having.chmod(0o755)
-    assert actions._vllm_missing(str(having)) is None
+    assert _vllm_missing(str(having)) is None
     with pytest.raises(InputError, match="can't be run"):
-        actions._vllm_missing(str(tmp_path / "absent"))
+        _vllm_missing(str(tmp_path / "absent"))
 
 
 def test_progress_off_a_terminal_is_a_line_now_and_then(capfd: pytest.CaptureFixture[str]) -> None:
