@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logdiff_kernels.engines.base import Progress, TaskOutput
 from logdiff_kernels.errors import InputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from logdiff_kernels.cpu.library import Loaded
 
 PROVIDERS = ("cpu", "twin", "ascendc")
 DEFAULT_ARCH = "dav-2201"
@@ -26,7 +29,7 @@ def build_kernels(task: dict[str, Any], progress: Progress) -> TaskOutput:
     """Compile what is not built yet."""
     provider = _provider(task)
     if provider == "cpu":
-        return TaskOutput(data=_build_cpu(task))
+        return TaskOutput(data=_build_cpu(task, progress))
     from logdiff_kernels.build import compile, twin
     from logdiff_kernels.build.cann import find_cann
     from logdiff_kernels.ops import devices, registry
@@ -52,6 +55,7 @@ def selftest_kernels(task: dict[str, Any], progress: Progress) -> TaskOutput:
         _refuse_arch(task)
         if scope != "default":
             raise InputError("--quick and --full are for NPU providers", value=scope, hint="leave them out")
+        _built_cpu(progress)
         return TaskOutput(data=selftest.run(progress))
     from logdiff_kernels.build import selftest as npu_selftest
 
@@ -135,12 +139,17 @@ def _launcher(provider: str, task: dict[str, Any]) -> Any:
 
 
 def _list_cpu(task: dict[str, Any]) -> dict[str, Any]:
+    """Nothing is compiled for a list: `binary_hash` is null until the library is built, `isa` what it would be for."""
+    from logdiff_kernels.cpu import build, library
     from logdiff_kernels.ops import registry
 
     try:
-        return {"provider": "cpu", "available": True, "missing": [], **asdict(registry.provider(registry.CPU))}
+        isa = library.first_choice()
+        built = build.built_library(isa) is not None
+        record = asdict(registry.provider(registry.CPU)) if built else registry.unbuilt_cpu(isa.name)
     except UnsupportedError as error:
         return {"provider": "cpu", "name": registry.CPU, "available": False, "missing": [error.message]}
+    return {"provider": "cpu", "available": True, "missing": [], **record}
 
 
 def _list_twin(task: dict[str, Any]) -> dict[str, Any]:
@@ -185,12 +194,22 @@ _LISTED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }
 
 
-def _build_cpu(task: dict[str, Any]) -> dict[str, Any]:
-    from logdiff_kernels.cpu import library
+def _built_cpu(progress: Progress) -> Loaded:
+    """The CPU library; where it has to be compiled, source by source."""
+    from logdiff_kernels.cpu import build, library
+
+    def told(done: int, total: int, source: str) -> None:
+        progress(done, total, "source", source or "compiling the CPU kernels")
+
+    build.ensure_library(library.first_choice(), told)
+    return library.loaded()
+
+
+def _build_cpu(task: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from logdiff_kernels.ops import registry
 
     _refuse_arch(task)
-    found = library.loaded()
+    found = _built_cpu(progress)
     refused = [{"isa": isa, "why": why} for isa, why in found.refused]
     data = {"isa": found.isa, "path": str(found.path), "sha256": found.sha256, "refused": refused}
     return {"provider": registry.CPU, **data}
@@ -246,6 +265,7 @@ def _bench_cpu(task: dict[str, Any], progress: Progress) -> dict[str, Any]:
             raise InputError("no such benchmark", value=wanted, hint=f"one of: {', '.join([*families, *cases])}")
         of = cases.get(wanted, wanted)
         chosen.setdefault(of, []).extend([wanted] if wanted in cases else families[wanted].CASES)
+    _built_cpu(progress)
     rows: list[dict[str, Any]] = []
     for done, (name, some) in enumerate(chosen.items()):
         progress(done, len(chosen), "family", name)

@@ -13,7 +13,8 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,9 @@ COMMON_FLAGS = (
     "-Wno-maybe-uninitialized", "-Wno-psabi",
 )  # fmt: skip
 """No -ffast-math and no contraction: the order and the number of roundings are the contract."""
+
+
+OnDone = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +159,39 @@ def prebuilt_library(isa: Isa) -> Path | None:
     return path
 
 
-def ensure_library(isa: Isa) -> Path:
+def built_library(isa: Isa) -> Path | None:
+    """Path of the library for `isa` if it is prebuilt or cached; None: it has to be compiled.
+
+    Raises:
+        UnsupportedError: nothing is built and no compiler is found.
+    """
+    found = prebuilt_library(isa) or _target(isa, _required_compiler())
+    return found if found.is_file() else None
+
+
+def ensure_library(isa: Isa, on_done: OnDone | None = None) -> Path:
     """Path of the library for `isa`: prebuilt, cached, or built now.
+
+    Args:
+        isa: instruction set.
+        on_done: as in `compile_library`; not called when nothing is compiled.
 
     Raises:
         UnsupportedError: nothing is built and no compiler is found, the compiler lacks the instruction set, or
             compiling fails.
     """
-    found = prebuilt_library(isa)
+    found = built_library(isa)
     if found:
         return found
+    compiler = _required_compiler()
+    target = _target(isa, compiler)
+    with toolchain.locked(target.with_name(f"{isa.name}.lock")):
+        if not target.is_file():
+            compile_library(isa, target, compiler, objects=cache_folder() / "objects", on_done=on_done)
+    return target
+
+
+def _required_compiler() -> Compiler:
     compiler = find_compiler()
     if compiler is None:
         raise UnsupportedError(
@@ -172,14 +199,12 @@ def ensure_library(isa: Isa) -> Path:
             value=os.environ.get("CXX", "g++"),
             hint="install g++ or clang++ (or set CXX), or use a wheel that carries the libraries",
         )
+    return compiler
+
+
+def _target(isa: Isa, compiler: Compiler) -> Path:
     key = toolchain.content_key([source_hash(), *compiler.command, compiler.version])
-    target = cache_folder() / key / library_name(isa)
-    if target.is_file():
-        return target
-    with toolchain.locked(target.with_name(f"{isa.name}.lock")):
-        if not target.is_file():
-            compile_library(isa, target, compiler, objects=cache_folder() / "objects")
-    return target
+    return cache_folder() / key / library_name(isa)
 
 
 def supports(compiler: Compiler, isa: Isa) -> bool:
@@ -196,6 +221,7 @@ def compile_library(
     objects: Path | None = None,
     extra: Sequence[str] = (),
     link: Sequence[str] = (),
+    on_done: OnDone | None = None,
 ) -> None:
     """Compile every source for `isa` and link `target`; it appears whole or not at all.
 
@@ -206,6 +232,8 @@ def compile_library(
         objects: folder of object files kept by content, so that a changed source recompiles alone; None keeps none.
         extra: further compiler flags.
         link: further linker flags.
+        on_done: called as (done, total, source) before the first source and after each, one call at a time, from the
+            compiling threads.
 
     Raises:
         UnsupportedError: the compiler doesn't know the instruction set, or reports an error; its words are in the hint.
@@ -229,7 +257,21 @@ def compile_library(
                 part.replace(made)
             return made
 
-        made = [str(path) for path in toolchain.all_made(compilers.each(one, source_files()))]
+        sources = source_files()
+        ended: list[Path] = []
+        telling = threading.Lock()
+
+        def told(source: Path) -> Path:
+            made = one(source)
+            with telling:
+                ended.append(source)
+                if on_done is not None:
+                    on_done(len(ended), len(sources), source.stem)
+            return made
+
+        if on_done is not None:
+            on_done(0, len(sources), "")
+        made = [str(path) for path in toolchain.all_made(compilers.each(told, sources))]
         linked = temporary / target.name
         compilers.run([*compiler.command, *flags, "-shared", *made, "-o", str(linked), *link, "-ldl"], what)
         linked.replace(target)

@@ -61,6 +61,19 @@ def loaded(isa: str | None = None) -> Loaded:
         return _load_best() if isa is None else _load(isa)
 
 
+def first_choice() -> build.Isa:
+    """The instruction set that `loaded` tries first: the forced one, or the best that CPU and compiler know.
+
+    Raises:
+        UnsupportedError: the forced one is unknown, or this CPU doesn't run it.
+    """
+    forced = os.environ.get(VARIABLE)
+    if forced:
+        return _usable(forced)
+    known = (isa for isa in build.ISAS if build.usable(isa) and _buildable(isa))
+    return next(known, build.ISAS[-1])
+
+
 def function(name: str, argtypes: Sequence[Any], restype: Any = ctypes.c_int, isa: str | None = None) -> Any:
     """The C function `name` with its argument types set; call it with plain ints and floats."""
     found = getattr(lib(isa), name)
@@ -130,8 +143,7 @@ def _load_best() -> Loaded:
     for isa in build.ISAS:
         if not build.usable(isa):
             continue
-        compiler = build.find_compiler()
-        if build.prebuilt_library(isa) is None and compiler is not None and not build.supports(compiler, isa):
+        if not _buildable(isa):
             refused.append((isa.name, "the compiler can't build it"))
             continue
         try:
@@ -145,15 +157,25 @@ def _load_best() -> Loaded:
     )
 
 
+def _buildable(isa: build.Isa) -> bool:
+    compiler = build.find_compiler()
+    return compiler is None or build.prebuilt_library(isa) is not None or build.supports(compiler, isa)
+
+
+def _usable(name: str) -> build.Isa:
+    isa = build.isa_named(name)
+    if not build.usable(isa):
+        raise UnsupportedError(f"this CPU can't run {name} code", value=name, hint=f"unset {VARIABLE}")
+    return isa
+
+
 class _ProbeError(UnsupportedError):
     """The library's own check at load failed."""
 
 
 @cache
 def _load(name: str) -> Loaded:
-    isa = build.isa_named(name)
-    if not build.usable(isa):
-        raise UnsupportedError(f"this CPU can't run {name} code", value=name, hint=f"unset {VARIABLE}")
+    isa = _usable(name)
     source = build.source_hash()
     path = build.ensure_library(isa)
     try:

@@ -142,10 +142,19 @@ def npu_facts() -> dict[str, Any]:
     return {"dtypes": _DTYPES, "operators": covered, "limits": _NPU_LIMITS, "contract": CONTRACT}
 
 
+def unbuilt_cpu(isa: str) -> dict[str, Any]:
+    """The CPU library's record before it is built for `isa`: `binary_hash` is None."""
+    return {**asdict(_cpu_record(isa, (), "")), "binary_hash": None}
+
+
 @cache
 def _cpu() -> Provider:
     found = library.loaded()
-    return Provider(CPU, "cpu", _DTYPES, OPERATORS, _LIMITS, CONTRACT, found.isa, found.refused, found.sha256)
+    return _cpu_record(found.isa, found.refused, found.sha256)
+
+
+def _cpu_record(isa: str, refused: tuple[tuple[str, str], ...], binary_hash: str) -> Provider:
+    return Provider(CPU, "cpu", _DTYPES, OPERATORS, _LIMITS, CONTRACT, isa, refused, binary_hash)
 
 
 def fingerprint() -> dict[str, Any]:

@@ -7,10 +7,13 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from logdiff_kernels.actions import EngineFree
 from logdiff_kernels.cpu import build, library
 from logdiff_kernels.errors import UnsupportedError
+from logdiff_kernels.ops import registry
 
 GENERIC = build.isa_named("generic")
 UNIT = '#include "answer.h"\nextern "C" __attribute__((visibility("default"))) int ld_self_probe() { return ANSWER; }\n'
@@ -36,7 +39,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("LOGDIFF_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.delenv(library.VARIABLE, raising=False)
-    caches = (build.find_compiler, library._load, library._load_best)
+    caches = (build.find_compiler, library._load, library._load_best, registry._cpu)
     for cached in caches:
         cached.cache_clear()
     yield log
@@ -59,6 +62,17 @@ def test_library_is_built_once_and_then_found(log: Path) -> None:
     assert build.ensure_library(GENERIC) == path
     assert _compiled(log) == []
     assert [p.name for p in path.parent.iterdir() if p.suffix not in (".so", ".lock")] == []
+
+
+def test_sources_are_told_before_the_first_and_after_each_and_not_again(log: Path) -> None:
+    steps: list[tuple[int, int, str]] = []
+    assert build.built_library(GENERIC) is None
+    path = build.ensure_library(GENERIC, lambda *step: steps.append(step))
+    assert [(done, total) for done, total, _ in steps] == [(0, 2), (1, 2), (2, 2)]
+    assert [steps[0][2], *sorted(step[2] for step in steps[1:])] == ["", "other", "probe"]
+    assert build.built_library(GENERIC) == path
+    build.ensure_library(GENERIC, lambda *step: steps.append(step))
+    assert len(steps) == 3
 
 
 def test_changed_header_recompiles_what_includes_it_into_another_library(log: Path) -> None:
@@ -140,6 +154,35 @@ def test_what_a_compiler_does_not_know_is_passed_over(log: Path, monkeypatch: py
     found = library.loaded()
     assert found.isa == "generic"
     assert found.refused == (("future", "the compiler can't build it"),)
+
+
+def _do(what: str, steps: list[tuple[int, int | None, str, str]]) -> dict[str, Any]:
+    task = {"task": f"kernels_{what}", "provider": "cpu"}
+    return EngineFree().run(task, lambda *step: steps.append(step)).data
+
+
+def test_a_list_compiles_nothing_and_a_build_tells_each_source(log: Path) -> None:
+    steps: list[tuple[int, int | None, str, str]] = []
+    (cold,) = _do("list", steps)["providers"]
+    best = next(isa for isa in build.ISAS if build.usable(isa))
+    assert (cold["available"], cold["missing"], cold["binary_hash"]) == (True, [], None)
+    assert cold["isa"] == best.name
+    assert (_compiled(log), steps) == ([], [])
+    made = _do("build", steps)
+    assert _compiled(log) == ["other.cpp", "probe.cpp"]
+    assert steps[0] == (0, 2, "source", "compiling the CPU kernels")
+    assert [step[:3] for step in steps[1:]] == [(1, 2, "source"), (2, 2, "source")]
+    (warm,) = _do("list", steps)["providers"]
+    assert len(steps) == 3
+    assert {**cold, "binary_hash": made["sha256"]} == warm
+
+
+def test_a_list_without_a_library_and_a_compiler_says_so(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/no/such/compiler")
+    build.find_compiler.cache_clear()
+    (row,) = _do("list", [])["providers"]
+    assert not row["available"]
+    assert "no C++ compiler" in row["missing"][0]
 
 
 def test_cache_that_cannot_be_written_is_named(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
