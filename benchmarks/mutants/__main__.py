@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.mutants import campaign, ladder, report
 from benchmarks.mutants.operators import OPERATORS
+from benchmarks.mutants.sources import Mutant
 
 
 def main() -> int:
@@ -27,18 +28,29 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "logdiff-mutants", help="scratch")
     parser.add_argument("--only", default="", help="mutate files whose path has this part")
     parser.add_argument("--again", action="store_true", help="try the survivors of --out again")
+    parser.add_argument("--names", nargs="+", default=[], metavar="NAME", help="these alone, on all kernels they reach")
     parser.add_argument("--rungs", type=int, default=len(ladder.RUNGS), help="of the ladder, the first so many")
     parser.add_argument("--report", action="store_true", help="tables of --out only")
-    parser.add_argument("--list", action="store_true", help="operators and how many mutants each has")
+    parser.add_argument("--list", action="store_true", help="operators and their mutants; with --only by name")
     options = parser.parse_args()
+    if options.names and options.again:
+        parser.error("--names and --again: one of them")
     if options.list:
         pool, _ = campaign.planned(options.seed, options.only)
         made = Counter(mutant.operator for mutant in pool)
         for name, operator in OPERATORS.items():
             print(f"{made[name]:6} {name:22} {operator.family}: {operator.what}")
+        if options.only:
+            print("", *map(_line, sorted(pool, key=lambda m: (m.file, m.line))), sep="\n")
         return 0
     if options.out is None:
         parser.error("--out is needed")
+    if options.names:
+        unknown = set(options.names) - {m.name for m in campaign.planned(options.seed, options.only, options.names)[0]}
+        if unknown:
+            parser.error(
+                f"no mutants {', '.join(sorted(unknown))}: names change with their file, see --list --only FILE"
+            )
     if not options.report:
         _run(options)
     records = campaign.read(options.out)
@@ -48,10 +60,15 @@ def main() -> int:
     return 0 if counted and caught >= 0.95 * len(counted) else 1
 
 
+def _line(mutant: Mutant) -> str:
+    before, after = (" ".join(text.split())[:60] for text in (mutant.before, mutant.edit.text))
+    return f"{mutant.name} {mutant.file.as_posix()}:{mutant.line} {mutant.operator}: `{before}` -> `{after}`"
+
+
 def _run(options: argparse.Namespace) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("mutants", total=None if options.again else options.count)
+        task = progress.add_task("mutants", total=None if options.again or options.names else options.count)
 
         def show(counted: int, record: dict[str, Any]) -> None:
             progress.update(task, completed=counted)
@@ -67,6 +84,7 @@ def _run(options: argparse.Namespace) -> None:
             only=options.only,
             again=options.again,
             rungs=options.rungs,
+            names=options.names,
         )
 
 

@@ -64,6 +64,7 @@ def run(
     only: str = "",
     again: bool = False,
     rungs: int = len(ladder.RUNGS),
+    names: Sequence[str] = (),
 ) -> None:
     """Try mutants until `count` of `out` are counted.
 
@@ -77,20 +78,22 @@ def run(
         again: try the survivors of `out` again, nothing else: on the rungs that they haven't met, or if there are none
             on all of them, with every kernel that they reach.
         rungs: how many of the ladder.
+        names: try these mutants, nothing else and whatever the count, with every kernel that they reach.
     """
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)  # fresh tensors are NaN: nothing is right by chance
     done = {record["name"]: record for record in read(out)}
     survivors = [name for name, record in done.items() if record["status"] == "survived"] if again else None
-    chosen, reach = planned(seed, only, survivors)
+    chosen, reach = planned(seed, only, list(names) if names else survivors)
     trials = _Trials(Workplace(work), rungs)
     counted = sum(record["status"] in COUNTED for record in done.values())
     for mutant in chosen:
-        if not again and (mutant.name in done or counted >= count):
+        if not again and (mutant.name in done or (not names and counted >= count)):
             continue
         kernels, passed = sources.users(mutant, reach[mutant.file]), done.get(mutant.name, {}).get("rungs", 0)
         if not again:
-            outcome = trials.of(mutant, kernels[:MOST_TRIED], MOST_KERNELS)
+            tried = (kernels, len(kernels)) if names else (kernels[:MOST_TRIED], MOST_KERNELS)
+            outcome = trials.of(mutant, *tried)
             counted += outcome.status in COUNTED
         elif passed < rungs:
             outcome = trials.of(mutant, done[mutant.name]["kernels"], MOST_KERNELS, passed)

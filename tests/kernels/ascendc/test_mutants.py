@@ -199,12 +199,36 @@ def test_the_order_depends_on_the_seed_alone_and_gives_every_operator_its_turn(p
     assert len({mutant.file for mutant in order[: 2 * len(used)]}) > 10
 
 
+def _campaign(*words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "benchmarks.mutants", *words]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=800)
+
+
+def test_mutants_of_a_file_are_listed_by_name_and_an_unknown_name_is_refused(tmp_path: Path) -> None:
+    file = Path("ascendc/csrc/row_sum.h")
+    listed = _campaign("--list", "--only", file.name).stdout
+    named = [line.split()[0] for line in listed.split("\n\n")[1].splitlines()]
+    assert sorted(named) == sorted(m.name for m in sources.mutants(file, sources.device_functions()))
+    refused = _campaign("--names", named[0], "no-such-mutant", "--out", str(tmp_path / "out"), "--work", str(tmp_path))
+    assert refused.returncode == 2
+    assert "no mutants no-such-mutant" in refused.stderr
+
+
+@pytest.mark.slow(seconds=60)
+def test_a_mutant_chosen_by_name_is_tried_alone(tmp_path: Path) -> None:
+    file = Path("ascendc/csrc/row_sum.h")
+    (chosen,) = (m for m in sources.mutants(file, frozenset()) if m.operator == "reset_dropped")
+    words = ["--names", chosen.name, "--out", str(tmp_path / "out.jsonl"), "--work", str(tmp_path / "work")]
+    ended = _campaign(*words, "--rungs", "1")
+    records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(record["name"], record["status"]) for record in records] == [(chosen.name, "caught")], ended.stderr
+
+
 @pytest.mark.slow
 def test_planted_faults_are_caught_and_the_sources_as_they_are_pass(tmp_path: Path) -> None:
     out = tmp_path / "mutants.jsonl"
-    argv = [sys.executable, "-m", "benchmarks.mutants", "--seed", "1", "--count", "12", "--out", str(out)]
-    argv += ["--work", str(tmp_path / "work"), "--only", "row_sum.h"]
-    ended = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=800)
+    words = ["--seed", "1", "--count", "12", "--out", str(out), "--work", str(tmp_path / "work"), "--only", "row_sum.h"]
+    ended = _campaign(*words)
     assert out.is_file(), ended.stderr[-2000:]
     records = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     counted = [record for record in records if record["status"] in ("caught", "survived")]
