@@ -1,0 +1,524 @@
+"""Shell scripts: which variables, arguments and files reach the commands that they start. Nothing is executed.
+
+A script is read as it would run without arguments and with none of its variables set by the caller. What hangs on a
+test that can't be told here is read in every branch, and its settings carry the branch as condition.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from logdiff.audit.readers.branches import Branch, merge, plain
+from logdiff.audit.readers.expansion import UNKNOWN, Expander, Variables, Word
+from logdiff.audit.readers.shell_tests import Tests
+
+MAX_STEPS = 200_000
+MAX_UNROLL = 64
+_EMPTY_VALUE = re.compile(rb"^([ \t]*(?:(?:export|local|declare|readonly)[ \t]+)?\w+=)[ \t]*(?=$|;)", re.M)
+"""The grammar takes the next line for a part of an assignment that has no value."""
+_SKIPPED = frozenset({"comment", "heredoc_redirect", "file_redirect", "herestring_redirect"})
+
+
+@dataclass(slots=True)
+class Command:
+    """A command as it would be started: words with lines, the environment, and where it hangs."""
+
+    words: list[Word]
+    env: dict[str, Word]
+    exported: dict[str, Word]
+    line: int
+    conditions: tuple[str, ...]
+    stdin: str | None = None
+
+
+class Script:
+    """One script being read.
+
+    Args:
+        commands: called for each command, with its words and environment.
+        unread: called with line and reason for what could not be followed.
+        source: gives the text of a file that is sourced; None where there is none.
+    """
+
+    def __init__(
+        self,
+        commands: Callable[[Command], None],
+        unread: Callable[[int, str], None],
+        source: Callable[[str, int], bytes | None],
+    ) -> None:
+        self.commands, self.unread, self.source = commands, unread, source
+        self.variables = Variables()
+        self.exported: dict[str, int] = {}
+        self.assigned: dict[str, int] = {}
+        self.files: dict[str, str] = {}
+        self.functions: dict[str, Any] = {}
+        self.called: set[str] = set()
+        self.conditions: tuple[str, ...] = ()
+        self.repeated: list[tuple[str, str, int, str, int]] = []
+        self._all_exported = False
+        self._depth = 0
+        self._steps = 0
+        self._stopped = False
+        self._parse = _parser()
+        self.expander = Expander(self.variables, self._parse)
+        self.tests = Tests(self.expander)
+
+    def run(self, text: bytes) -> None:
+        """Read a script's text."""
+        tree = self._parse(_EMPTY_VALUE.sub(rb"\1''", text))
+        for node in _broken(tree.root_node):
+            words = " ".join(node.text.decode("utf-8", "replace").split())[:60]
+            what = (
+                "quotes or brackets don't close, or this is no shell" if not node.is_missing else "something is missing"
+            )
+            self.unread(node.start_point[0] + 1, f"{what}: {words!r}")
+        self._block(tree.root_node)
+
+    def _block(self, node: Any) -> None:
+        for child in node.named_children:
+            self._statement(child)
+
+    def _statement(self, node: Any) -> None:
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            if not self._stopped:
+                self.unread(_line(node), f"more than {MAX_STEPS} commands: the rest is not followed")
+                self._stopped = True
+            return
+        kind = node.type
+        if kind in _SKIPPED or kind == "ERROR":
+            return
+        handler = _STATEMENTS.get(kind)
+        if handler is not None:
+            handler(self, node)
+        elif node.named_child_count and kind not in ("word", "test_command"):
+            self._block(node)
+
+    # --- assignments
+
+    def _assignment(self, node: Any) -> tuple[str, str | list[Word]] | None:
+        name_node = node.child_by_field_name("name")
+        value_node = node.child_by_field_name("value")
+        if name_node is None or name_node.type == "subscript":
+            base = node.text.decode("utf-8", "replace").split("[", 1)[0]
+            self.variables.values[base] = self.variables.unknown(f"element of {base} set on line {_line(node)}")
+            return None
+        name = name_node.text.decode("utf-8", "replace")
+        adds = any(child.type == "+=" for child in node.children)
+        value: str | list[Word]
+        if value_node is not None and value_node.type == "array":
+            value = self._array(value_node)
+            old = self.variables.values.get(name)
+            if adds and old is not None:
+                value = [*(old if isinstance(old, list) else [Word(old, _line(node))]), *value]
+        else:
+            value = "" if value_node is None else self.expander.text(value_node)
+            if adds:
+                value = (self.variables.get(name) or "") + value
+        return name, value
+
+    def _array(self, node: Any) -> list[Word]:
+        words: list[Word] = []
+        for child in node.named_children:
+            if child.type != "comment":
+                words += self.expander.words(child)
+        return words
+
+    def assign(self, name: str, value: str | list[Word], line: int) -> None:
+        """Set a variable, and note when it had another value that nothing read."""
+        old = self.variables.values.get(name)
+        was = self.assigned.get(name)
+        if isinstance(old, str) and isinstance(value, str) and was is not None and not self.conditions:
+            known = not UNKNOWN.search(old) and not UNKNOWN.search(value)
+            if known and old != value and (name in self.exported) and old not in value:
+                self.repeated.append((name, old, was, value, line))
+        self.variables.values[name] = value
+        self.assigned[name] = line
+        if self._all_exported:
+            self.exported[name] = line
+
+    def _on_assignment(self, node: Any) -> None:
+        found = self._assignment(node)
+        if found is not None:
+            self.assign(*found, _line(node))
+
+    def _on_assignments(self, node: Any) -> None:
+        for child in node.named_children:
+            if child.type == "variable_assignment":
+                self._on_assignment(child)
+
+    def _on_declaration(self, node: Any) -> None:
+        word = node.children[0].text.decode()
+        flags = [c.text.decode() for c in node.named_children if c.type == "word" and c.text.startswith(b"-")]
+        exports = word == "export" or any("x" in flag for flag in flags)
+        removes = word == "export" and "-n" in flags
+        assignments = [c for c in node.named_children if c.type == "variable_assignment"]
+        for child, found in [(c, self._assignment(c)) for c in assignments]:  # all are expanded before one is set
+            if found is not None:
+                if exports:
+                    self.exported.setdefault(found[0], _line(child))
+                self.assign(*found, _line(child))
+        for child in node.named_children:
+            if child.type == "variable_assignment":
+                continue
+            if child.type == "variable_name":
+                name = child.text.decode("utf-8", "replace")
+                if removes:
+                    self.exported.pop(name, None)
+                elif exports:
+                    self.exported[name] = self.assigned.get(name, _line(child))
+            else:
+                for text in (w.text for w in self.expander.words(child)):
+                    name, equals, value = text.partition("=")
+                    if not exports or text.startswith("-") or not re.fullmatch(r"\w+", name):
+                        continue
+                    self.exported.setdefault(name, _line(child))
+                    if equals:
+                        self.assign(name, value, _line(child))
+
+    def _on_unset(self, node: Any) -> None:
+        for child in node.named_children:
+            for word in self.expander.words(child):
+                self.forget(word.text)
+
+    def forget(self, name: str) -> None:
+        """Unset a variable."""
+        self.variables.values.pop(name, None)
+        self.exported.pop(name, None)
+        self.assigned.pop(name, None)
+
+    # --- branches
+
+    def _on_if(self, node: Any) -> None:
+        branches: list[tuple[str, bool | None, list[Any]]] = []
+        test: list[Any] = []
+        body: list[Any] = []
+        in_body = False
+        for child in node.children:
+            if child.type in ("if", ";", "fi"):
+                continue
+            if child.type == "then":
+                in_body = True
+            elif child.type in ("elif_clause", "else_clause"):
+                branches.append((*self._judged(test), body))
+                test, body = [], []
+                words = [c for c in child.children if c.type not in ("elif", "else", ";")]
+                if child.type == "else_clause":
+                    branches.append(("else", True, words))
+                    test = []
+                    break
+                cut = next((i for i, c in enumerate(words) if c.type == "then"), len(words))
+                test, body = words[:cut], words[cut + 1 :]
+            elif in_body:
+                body.append(child)
+            else:
+                test.append(child)
+        if test:
+            branches.append((*self._judged(test), body))
+        self._branches(branches)
+
+    def _judged(self, test: list[Any]) -> tuple[str, bool | None]:
+        tests = [t for t in test if t.is_named]
+        text = " ".join(" ".join(t.text.decode("utf-8", "replace").split()) for t in tests)[:80]
+        return text, (self.tests.truth(tests[0]) if len(tests) == 1 else None)
+
+    def _branches(self, branches: list[tuple[str, bool | None, list[Any]]]) -> None:
+        """Walk the branch that is taken; where that can't be told, every one, and set their variables apart."""
+        open_: list[tuple[str, list[Any]]] = []
+        closed = False
+        for text, truth, body in branches:
+            if truth is False:
+                continue
+            if truth is True and not open_:
+                for child in body:
+                    self._statement(child)
+                return
+            open_.append((text, body))
+            if truth is True:
+                closed = True
+                break
+        if not open_:
+            return
+        before = self._state()
+        after: list[tuple[str, Branch]] = []
+        earlier: list[str] = []
+        for text, body in open_:
+            self._restore(before)
+            words = f"not ({' or '.join(earlier)})" if text == "else" else text
+            if text != "else":
+                earlier.append(text)
+            self.conditions = (*self.conditions, words)
+            for child in body:
+                self._statement(child)
+            self.conditions = self.conditions[:-1]
+            after.append((words, self._state()))
+        if not closed:
+            after.append((f"not ({' or '.join(earlier)})", before))
+        self._restore(merge(self.variables, after))
+
+    def _state(self) -> Branch:
+        return Branch(dict(self.variables.values), dict(self.exported))
+
+    def _restore(self, state: Branch) -> None:
+        self.variables.values = dict(state.values)
+        self.exported = dict(state.exported)
+
+    def _on_case(self, node: Any) -> None:
+        subject_node = node.child_by_field_name("value")
+        subject = self.expander.text(subject_node) if subject_node is not None else ""
+        known = not UNKNOWN.search(subject)
+        branches: list[tuple[str, bool | None, list[Any]]] = []
+        for item in node.named_children:
+            if item.type != "case_item":
+                continue
+            patterns = item.children_by_field_name("value")
+            names = [p.text.decode("utf-8", "replace").strip("'\"") for p in patterns]
+            body = [c for c in item.named_children if c not in patterns]
+            truth = any(fnmatch.fnmatchcase(subject, n) for n in names) if known else (True if "*" in names else None)
+            words = subject_node.text.decode("utf-8", "replace") if subject_node is not None else ""
+            branches.append((f"{words} is {'|'.join(names)}", truth, body))
+            if truth and known:
+                break
+        self._branches(branches)
+
+    def _on_list(self, node: Any) -> None:
+        operators = [c.type for c in node.children if not c.is_named]
+        named = node.named_children
+        self._statement(named[0])
+        for operator, child in zip(operators, named[1:], strict=False):
+            truth = self.tests.truth(named[0])
+            runs = truth if operator == "&&" else (None if truth is None else not truth)
+            text = " ".join(named[0].text.decode("utf-8", "replace").split())[:80]
+            is_test = named[0].type in ("test_command", "negated_command")
+            if runs is False:
+                continue
+            if runs or (operator == "&&" and not is_test):
+                self._statement(child)
+            else:
+                self._branches([(text if operator == "&&" else f"not ({text})", None, [child])])
+
+    def _on_for(self, node: Any) -> None:
+        name = (node.child_by_field_name("variable") or node).text.decode("utf-8", "replace")
+        body = node.child_by_field_name("body")
+        values = [w.text for v in node.children_by_field_name("value") for w in self.expander.words(v)]
+        if len(values) <= MAX_UNROLL and not any(UNKNOWN.search(v) for v in values):
+            for value in values:
+                self.assign(name, value, _line(node))
+                if body is not None:
+                    self._block(body)
+            return
+        self.variables.values[name] = self.variables.unknown(f"loop over {name} on line {_line(node)}")
+        self._loop(node, body)
+
+    def _on_loop(self, node: Any) -> None:
+        condition = node.child_by_field_name("condition")
+        if condition is not None and self.tests.truth(condition) is (node.children[0].type == "until"):
+            return
+        self._loop(node, node.child_by_field_name("body"))
+
+    def _loop(self, node: Any, body: Any) -> None:
+        if body is None:
+            return
+        before = self._state()
+        self.conditions = (*self.conditions, f"loop on line {_line(node)}")
+        self._block(body)
+        self.conditions = self.conditions[:-1]
+        for name, value in self.variables.values.items():
+            if plain(before.values.get(name)) != plain(value):
+                self.variables.values[name] = self.variables.unknown(
+                    f"{name} changes in the loop on line {_line(node)}"
+                )
+
+    # --- commands
+
+    def _on_function(self, node: Any) -> None:
+        name = (node.child_by_field_name("name") or node.named_children[0]).text.decode("utf-8", "replace")
+        self.functions[name] = node.child_by_field_name("body")
+
+    def _on_redirected(self, node: Any) -> None:
+        body = node.child_by_field_name("body")
+        heredoc = next((c for c in node.named_children if c.type == "heredoc_redirect"), None)
+        target = next((c for c in node.named_children if c.type == "file_redirect"), None)
+        stdin = self._heredoc(heredoc) if heredoc is not None else None
+        if stdin is not None and target is None and heredoc is not None:
+            target = next((c for c in heredoc.named_children if c.type == "file_redirect"), None)
+        if body is None:
+            return
+        if stdin is not None and body.type == "command":
+            words = [w.text for c in body.named_children for w in self.expander.words(c)]
+            path = None
+            if target is not None and target.named_children:
+                path = self.expander.text(target.named_children[-1])
+            if words[:1] == ["tee"] and len(words) > 1:
+                path = words[-1]
+            if words[:1] in (["cat"], ["tee"]) and path is not None:
+                self.files[path] = stdin
+                return
+        if body.type == "command":
+            self._on_command(body, stdin)
+        else:
+            self._statement(body)
+
+    def _heredoc(self, node: Any) -> str:
+        start = next((c.text for c in node.named_children if c.type == "heredoc_start"), b"")
+        body = next((c for c in node.named_children if c.type == "heredoc_body"), None)
+        if body is None:
+            return ""
+        if start[:1] in (b"'", b'"', b"\\"):
+            found: str = body.text.decode("utf-8", "replace")
+            return found
+        return self.expander.template(body)
+
+    def _on_command(self, node: Any, stdin: str | None = None) -> None:
+        """A command with its prefix assignments.
+
+        The grammar takes assignments on lines of their own for a prefix where a value is empty, and cuts a value
+        before an escape; both are told by what stands between.
+        """
+        env: dict[str, tuple[str | list[Word], int]] = {}
+        groups: list[list[Any]] = []
+        last: str | None = None
+        end = node.start_byte
+        for child in node.named_children:
+            gap = node.text[end - node.start_byte : child.start_byte - node.start_byte]
+            end = child.end_byte
+            if child.type in _SKIPPED:
+                continue
+            if not groups and b"\n" in gap.replace(b"\\\n", b""):
+                for name, (value, line) in env.items():
+                    self.assign(name, value, line)
+                env, last = {}, None
+            if child.type == "variable_assignment":
+                found = self._assignment(child)
+                last = found[0] if found is not None else None
+                if found is not None:
+                    env[found[0]] = (found[1], _line(child))
+            elif last is not None and not gap and isinstance(env[last][0], str):
+                env[last] = (str(env[last][0]) + self.expander.text(child), env[last][1])
+            elif groups and not gap:
+                groups[-1].append(child)
+            else:
+                groups.append([child])
+                last = None
+        words = [word for group in groups for word in self.expander.words(*group)]
+        if words:
+            prefix = {n: Word(v, line) for n, (v, line) in env.items() if isinstance(v, str)}
+            self._start(words, prefix, node, stdin)
+        else:
+            for name, (value, line) in env.items():
+                self.assign(name, value, line)
+
+    def _start(self, words: list[Word], env: dict[str, Word], node: Any, stdin: str | None) -> None:
+        name = words[0].text
+        if name in self.functions:
+            self._call(name, [w.text for w in words[1:]], _line(node))
+        elif name in ("source", "."):
+            self._source(words, _line(node))
+        elif name == "set":
+            self._set([w.text for w in words[1:]])
+        elif name in ("eval", "read", "mapfile", "readarray", "printf", "getopts"):
+            self._writes(name, words, _line(node))
+        elif name in ("exit", "return") and not self.conditions and not self._depth:
+            self._steps = MAX_STEPS
+            self._stopped = True
+        else:
+            self.commands(Command(words, env, self.visible(), _line(node), self.conditions, stdin))
+
+    def visible(self) -> dict[str, Word]:
+        """The environment that a command started now would get, as far as the script made it."""
+        return {
+            name: Word(value, self.assigned.get(name, line))
+            for name, line in self.exported.items()
+            if isinstance(value := self.variables.values.get(name, ""), str)
+        }
+
+    def _call(self, name: str, arguments: list[str], line: int) -> None:
+        self.called.add(name)
+        if self._depth > 20:
+            self.unread(line, f"function {name} calls itself without end")
+            return
+        before, self.variables.positional = self.variables.positional, arguments
+        self._depth += 1
+        self._statement(self.functions[name])
+        self._depth -= 1
+        self.variables.positional = before
+
+    def _source(self, words: list[Word], line: int) -> None:
+        if len(words) < 2:
+            return
+        if self._depth > 20:
+            self.unread(line, "files source each other without end")
+            return
+        text = self.source(words[1].text, line)
+        if text is not None:
+            self._depth += 1
+            self.run(text)
+            self._depth -= 1
+
+    def _set(self, arguments: list[str]) -> None:
+        for at, argument in enumerate(arguments):
+            if argument == "--":
+                self.variables.positional = arguments[at + 1 :]
+                return
+            if argument in ("-a", "-o") and (argument == "-a" or "allexport" in arguments):
+                self._all_exported = True
+            elif argument in ("+a", "+o"):
+                self._all_exported = False
+
+    def _writes(self, name: str, words: list[Word], line: int) -> None:
+        """Builtins that set variables in ways that are not followed."""
+        texts = [w.text for w in words[1:]]
+        if name == "eval":
+            self.unread(line, "eval is not followed: what it sets is not known")
+        targets = texts[texts.index("-v") + 1 : texts.index("-v") + 2] if "-v" in texts else []
+        targets += [t for t in texts if name in ("read", "mapfile", "readarray") and re.fullmatch(r"[A-Za-z_]\w*", t)]
+        for target in targets:
+            self.variables.values[target] = self.variables.unknown(f"{name} sets {target} on line {line}")
+
+
+_STATEMENTS: dict[str, Callable[[Script, Any], None]] = {
+    "variable_assignment": Script._on_assignment,
+    "variable_assignments": Script._on_assignments,
+    "declaration_command": Script._on_declaration,
+    "unset_command": Script._on_unset,
+    "if_statement": Script._on_if,
+    "case_statement": Script._on_case,
+    "list": Script._on_list,
+    "for_statement": Script._on_for,
+    "c_style_for_statement": Script._on_loop,
+    "while_statement": Script._on_loop,
+    "function_definition": Script._on_function,
+    "redirected_statement": Script._on_redirected,
+    "command": Script._on_command,
+}
+
+
+def _line(node: Any) -> int:
+    found: int = node.start_point[0] + 1
+    return found
+
+
+def _broken(root: Any) -> Iterator[Any]:
+    """Nodes that the parser could not fit: the outermost of each fault, at most ten."""
+    if not root.has_error:
+        return
+    pending, found = [root], 0
+    while pending and found < 10:
+        node = pending.pop()
+        if node.type == "ERROR" or node.is_missing:
+            found += 1
+            yield node
+        elif node.has_error:
+            pending.extend(reversed(node.children))
+
+
+def _parser() -> Callable[[bytes], Any]:
+    import tree_sitter_bash
+    from tree_sitter import Language, Parser
+
+    parser = Parser(Language(tree_sitter_bash.language()))
+    return parser.parse
