@@ -1,17 +1,19 @@
 """The kernels' own instructions in the cost model: `python -m benchmarks.traces`.
 
 Runs attention in the twin with a trace, schedules the trace, and puts beside it what `plan.pipeline` says by formula
-for the same launch. The model is not time on hardware (docs/speed-model.md).
+for the same launch; then `linear` with tiles of either width. The model is not time on hardware (docs/speed-model.md).
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
-from logdiff_kernels.ascendc import attention
+from logdiff_kernels.ascendc import attention, linear
 from logdiff_kernels.build.twin import TwinLauncher
 from logdiff_kernels.plan import pipeline, plans, schedule, structs
 from logdiff_kernels.plan.cost import Report, list_schedule, machine
@@ -73,8 +75,43 @@ def compare(case: Case) -> tuple[Report, Report]:
     return traced, formula
 
 
+CORES, DEPTH = 24, 1024
+"""Of the products below: cube cores, and k."""
+
+PRODUCTS = ((1, 1024), (1, 4096), (128, 1024), (128, 4096), (2048, 1024), (2048, 4096))
+"""m and n."""
+
+NARROW, WIDE = 128, 256
+
+
+class _OfWidth(TwinLauncher):
+    """Launches `linear` with tiles of a width, whatever its plan says; notes what that was."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(2201, cores=CORES, trace=True, check_races=False)
+        self.width, self.planned = width, 0
+
+    def launch(self, kernel: str, tensors: Sequence[torch.Tensor | None], plan: Any, blocks: int) -> None:
+        self.planned, plan.tile_n = plan.tile_n, self.width
+        plan.tiles_n = -(-plan.n // self.width)
+        plan.blocks = min(plan.tiles_m * plan.tiles_n, self.cores)
+        super().launch(kernel, tensors, plan, plan.blocks)
+
+
+def width(m: int, n: int, tile: int) -> tuple[float, int]:
+    """Cycles of a product of m rows and n columns with tiles of a width, and the width that its plan has."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(rows, DEPTH, generator=generator).bfloat16() for rows in (m, n))
+    launcher = _OfWidth(tile)
+    linear.matmul(launcher, a, b, None, torch.bfloat16)
+    ((_, result),) = launcher.results
+    assert result.trace is not None
+    chip = machine("dav-2201", CORES)
+    return list_schedule(records_of(result.trace, chip), chip)[0].makespan, launcher.planned
+
+
 def main() -> int:
-    """Print the table."""
+    """Print the tables."""
     print("| B, S, heads, KV heads, d | cores | exp | trace | formula | / trace | busy by trace | by formula |")
     print("| --- " * 8 + "|")
     for case in CASES:
@@ -84,6 +121,11 @@ def main() -> int:
         ratio = f"{traced.makespan:.0f} | {formula.makespan:.0f} | {formula.makespan / traced.makespan:.2f}"
         print(f"| {shape} | {case.cores} | {'exp1' if case.exact_exp else 'Exp'} | {ratio} | {' | '.join(busy)} |")
     print(f"\nCycles; busy: {', '.join(QUEUES)}.")
+    print(f"\n| linear, bf16, k {DEPTH}, {CORES} cores: m, n | {NARROW} wide | {WIDE} wide | / narrow | planned |")
+    print("| --- " * 5 + "|")
+    for m, n in PRODUCTS:
+        (narrow, planned), (wide, _) = (width(m, n, tile) for tile in (NARROW, WIDE))
+        print(f"| {m}, {n} | {narrow:.0f} | {wide:.0f} | {wide / narrow:.2f} | {planned} |")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -128,6 +129,42 @@ def test_cores_and_order_of_blocks_do_not_change_bits(arch: int) -> None:
 def test_tiles_are_wide_where_the_busiest_core_then_fetches_less(n: int, tile: int) -> None:
     # on 24 cores 24 narrow tiles are one round of 2 operands, 25 to 32 are two; wide tiles are one round of 3
     assert plans.linear(dtype=1, out_dtype=1, m=1, n=n, k=512, cores=24).tile_n == tile
+
+
+class _Widths(TwinLauncher):
+    """Notes the widths of the tiles that it launches."""
+
+    def __init__(self, arch: int, cores: int) -> None:
+        super().__init__(arch, cores)
+        self.widths: set[int] = set()
+
+    def launch(self, kernel: str, tensors: Sequence[torch.Tensor | None], plan: Any, blocks: int) -> None:
+        self.widths.add(plan.tile_n)
+        super().launch(kernel, tensors, plan, blocks)
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_width_of_tiles_changes_no_bit(arch: int, dtype: torch.dtype) -> None:
+    # 300 columns: on 1 core 2 wide tiles fetch 6 operands, as 3 narrow ones do; on many a wide one 3, a narrow one 2
+    a, b, bias = _floats(20, 640, dtype=dtype), _floats(300, 640, dtype=dtype, seed=1), _floats(300, seed=2)
+    stacked = torch.stack([b, b.flip(0)])
+    offsets, parts = torch.tensor([0, 7, 20]), torch.tensor([0, 300, 640])
+
+    def products(launcher: TwinLauncher) -> list[torch.Tensor]:
+        return [
+            linear.matmul(launcher, a, b, None, dtype),
+            linear.matmul(launcher, a, b, bias, dtype),
+            linear.matmul(launcher, a, b, bias, dtype, cpu.TREE, row_leaves(640)),
+            linear.matmul(launcher, a, b, None, dtype, cpu.BLOCKS, STEP),
+            linear.grouped_matmul(launcher, a, offsets, stacked, None, dtype),
+            linear.grouped_outer(launcher, a.t(), b.t(), parts, dtype),
+        ]
+
+    wide, narrow = _Widths(arch, 1), _Widths(arch, 24)
+    for got, want in zip(products(narrow), products(wide), strict=True):
+        _equal(got, want)
+    assert (narrow.widths, wide.widths) == ({128}, {256})
 
 
 @pytest.mark.parametrize("arch", ARCHS)

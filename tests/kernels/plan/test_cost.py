@@ -332,6 +332,16 @@ def test_the_formula_is_near_the_trace_of_the_attention_kernel(exact_exp: bool) 
     assert traced.makespan >= traced.bound
 
 
+@pytest.mark.slow(seconds=10)
+def test_either_width_of_linear_s_tiles_costs_where_the_other_is_planned() -> None:
+    from benchmarks import traces
+
+    for (m, n), best, loss in (((1, 1024), 0, 1.8), ((128, 1024), 0, 1.4), ((2048, 1024), 1, 1.2)):
+        (narrow, planned), (wide, same) = (traces.width(m, n, tile) for tile in (traces.NARROW, traces.WIDE))
+        assert planned == same == (traces.NARROW, traces.WIDE)[best]
+        assert (wide / narrow, narrow / wide)[best] > loss
+
+
 def _run(blocks: list[list[Work]], chip: Machine) -> float:
     return pipeline.attention(blocks, Shape(128, 128), chip)[0].makespan
 
