@@ -1,0 +1,1 @@
+"""One file per group of operator families; `catalogue` knows them all."""
