@@ -17,7 +17,7 @@ export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: setup demo test test-slow pairwise lint typecheck-cann format bench clean
+.PHONY: setup setup-ascend demo test test-slow pairwise lint typecheck-cann format bench clean
 
 setup: $(STAMP)
 
@@ -25,6 +25,10 @@ $(STAMP): pyproject.toml scripts/setup.sh
 	@echo "setup: installing torch, the engines and the tools into $(VENV); this takes minutes, once"
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" INDEX="$(INDEX)" bash scripts/setup.sh
 	@touch $@
+
+# The real vllm-ascend sources of two versions, each in its own environment, for the slow tests in tests/ascend.
+setup-ascend: setup
+	@VENV="$(VENV)" INDEX="$(INDEX)" bash scripts/setup-ascend.sh
 
 demo: setup
 	$(BIN)/logdiff demo $(ARGS)
@@ -57,4 +61,4 @@ bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-ascend-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
