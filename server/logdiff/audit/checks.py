@@ -1,0 +1,236 @@
+"""Checks that no condition over single keys can say: places, repetitions, near misses, combinations of versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+from logdiff.audit.effective import Table
+from logdiff.audit.keys import canonical, catalogue
+from logdiff.audit.rule import Rule, load_rules
+from logdiff.audit.settings import SIDES, Setting, Unknown
+from logdiff.audit.versions import within
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What a check found; `severity`, `fix` and `evidence` replace those of the rule where given."""
+
+    side: str
+    key: str
+    value: Any
+    where: str
+    words: str = ""
+    severity: str = ""
+    fix: str = ""
+    evidence: str = ""
+
+
+def driver_only(table: Table, rule: Rule) -> Iterator[Hit]:
+    """Variables that the submitting shell exports and the job's processes don't get."""
+    for launch in table.evidence.launches:
+        for name, where in launch.driver_only:
+            if name in catalogue().env_names:
+                yield Hit("both", name, "set in the submitting shell only", where)
+
+
+def set_twice(table: Table, rule: Rule) -> Iterator[Hit]:
+    """A key that decides numbers with two values in one place."""
+    wanted = _judged_keys()
+    for first, second in table.evidence.repeated:
+        name = first.key.removeprefix("env.")
+        known = name in catalogue().env_names if first.key.startswith("env.") else _listed(first.key) in wanted
+        if known:
+            value = f"{first.value}, then {second.value}"
+            yield Hit("both", first.raw_key, value, f"{first.where}, {second.where}", f"{second.value} counts.")
+
+
+@lru_cache(maxsize=1)
+def _judged_keys() -> frozenset[str]:
+    """Canonical keys that a rule asks for."""
+    found: set[str] = set()
+
+    def visit(condition: Any) -> None:
+        if condition is None:
+            return
+        for part in (condition.all, condition.any, condition.none):
+            for inner in part or ():
+                visit(inner)
+        for key in (condition.key, condition.differs_from):
+            if key:
+                found.add(key.partition(".")[2])
+        for key in (condition.differs_across_sides, condition.one_side_only):
+            if key:
+                found.add(key)
+
+    rules = load_rules()
+    for rule in rules.rules:
+        visit(rule.when)
+    for term in rules.terms.values():
+        visit(term)
+    return frozenset(found)
+
+
+def _listed(raw: str) -> str:
+    for form in ("verl", "vllm", "megatron", "slime", "sglang"):
+        found = catalogue().find(form, raw)
+        if found is not None:
+            return found.name
+    return canonical("verl", raw).key
+
+
+def near_miss(table: Table, rule: Rule) -> Iterator[Hit]:
+    """A name that nothing reads and that is one or two letters from one that decides numbers."""
+    seen: set[str] = set()
+    for setting in table.evidence.settings:
+        near = _near(setting)
+        if near is not None and setting.raw_key not in seen:
+            seen.add(setting.raw_key)
+            value = str(setting.value) if isinstance(setting.value, Unknown) else setting.value
+            yield Hit(setting.side, setting.raw_key, value, setting.where, fix=f"Write {near}.")
+
+
+def _near(setting: Setting) -> str | None:
+    if setting.framework == "env":
+        return _closest(setting.raw_key, catalogue().env_names)
+    form = setting.framework
+    if form not in ("verl", "vllm", "megatron", "slime", "sglang"):
+        return None
+    raw = setting.raw_key.lstrip("-").replace("-", "_") if form != "verl" else setting.raw_key
+    if form == "verl":
+        return _near_hydra(raw)
+    forms = [form, *(["megatron"] if form == "slime" else [])]
+    for prefix in ("vllm_", "sglang_"):
+        if form == "slime" and raw.startswith(prefix):
+            raw, forms = raw.removeprefix(prefix), [prefix[:-1]]
+    return _closest(raw.removeprefix("no_"), frozenset(_names(tuple(forms))))
+
+
+_PREFIXES = {
+    "actor_rollout_ref.rollout.engine_kwargs.vllm.": "vllm",
+    "actor_rollout_ref.rollout.engine_kwargs.sglang.": "sglang",
+    "actor_rollout_ref.actor.megatron.override_transformer_config.": "megatron",
+    "actor_rollout_ref.ref.megatron.override_transformer_config.": "megatron",
+}
+
+
+def _near_hydra(raw: str) -> str | None:
+    for prefix, form in _PREFIXES.items():
+        if raw.startswith(prefix):
+            near = _closest(raw.removeprefix(prefix).replace("-", "_"), frozenset(_names((form,))))
+            return None if near is None else prefix + near
+    return _closest(raw, frozenset(_names(("verl",))))
+
+
+@lru_cache(maxsize=32)
+def _names(forms: tuple[str, ...]) -> frozenset[str]:
+    table = catalogue()
+    names = {name for form, name in table.by_alias if form in forms}
+    for form in forms:
+        names |= table.other.get(form, frozenset())
+    return frozenset(names)
+
+
+@lru_cache(maxsize=8192)
+def _closest(name: str, known: frozenset[str]) -> str | None:
+    """The known name within two edits (one for short names); None where the name is known itself."""
+    if name in known or len(name) < 7:
+        return None
+    limit = 1 if len(name.rsplit(".", 1)[-1]) < 12 else 2
+    best: tuple[int, str] | None = None
+    for other in known:
+        if abs(len(other) - len(name)) > limit or len(other.rsplit(".", 1)[-1]) < 5:
+            continue
+        if other.rsplit(".", 1)[-1].rstrip("s") == name.rsplit(".", 1)[-1].rstrip("0123456789") and name[-1].isdigit():
+            continue  # a numbered sibling
+        found = _edits(name, other, limit)
+        if found is not None and (best is None or (found, other) < best):
+            best = (found, other)
+    return None if best is None else best[1]
+
+
+def _edits(left: str, right: str, limit: int) -> int | None:
+    """Edits between two names, swaps of neighbours as one; None beyond the limit."""
+    before2: list[int] = []
+    before = list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
+        row = [i]
+        for j, b in enumerate(right, 1):
+            cost = min(before[j] + 1, row[-1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == right[j - 2] and left[i - 2] == b:
+                cost = min(cost, before2[j - 2] + 1)
+            row.append(cost)
+        if min(row) > limit:
+            return None
+        before2, before = before, row
+    return before[-1] if before[-1] <= limit else None
+
+
+def unknown_key(table: Table, rule: Rule) -> Iterator[Hit]:
+    """Keys below a prefix whose reader refuses every name but some."""
+    prefix, names = str(rule.parameters["prefix"]), set(rule.parameters["names"])
+    for (side, key), found in sorted(table.values.items()):
+        head, dot, tail = key.rpartition(prefix)
+        if dot and head in ("", "additional_config.") and tail.split(".", 1)[0] not in names:
+            yield Hit(side, found.raw_key, found.value, found.where)
+
+
+@lru_cache(maxsize=1)
+def matrix() -> list[dict[str, Any]]:
+    """Combinations of versions: `rules/matrix.yaml`."""
+    text = (files("logdiff.audit") / "rules" / "matrix.yaml").read_text(encoding="utf-8")
+    found: list[dict[str, Any]] = yaml.safe_load(text)["combinations"]
+    return found
+
+
+def combinations(table: Table, rule: Rule) -> Iterator[Hit]:
+    """Known-bad combinations by their severity, and an info where a full set of versions is in no known-good row."""
+    versions = {
+        name: table.versions(name)[0] for row in matrix() for name in row["packages"] if len(table.versions(name)) == 1
+    }
+    for row in matrix():
+        if row["state"] == "good":
+            continue
+        answers = [within(versions[n], spec) if n in versions else False for n, spec in row["packages"].items()]
+        if all(answers):
+            yield _row_hit(table, row, row["packages"])
+    anchors = [name for name in ("vllm-ascend",) if name in versions]
+    for anchor in anchors:
+        rows = [
+            r for r in matrix() if r["state"] == "good" and within(versions[anchor], r["packages"].get(anchor, "<0"))
+        ]
+        known = [n for n in versions if any(n in r["packages"] for r in rows)]
+        if len(known) > 1 and not any(_fits(row, versions) for row in rows):
+            shown = ", ".join(f"{n} {versions[n]}" for n in known)
+            yield Hit("both", anchor, shown, _places(table, known), "This combination is in no published matrix that is known "
+                      "here.", "info", "Compare with the matrix of your release notes.")  # fmt: skip
+
+
+def _fits(row: dict[str, Any], versions: dict[str, str]) -> bool:
+    return all(n not in versions or within(versions[n], spec) is not False for n, spec in row["packages"].items())
+
+
+def _row_hit(table: Table, row: dict[str, Any], names: Iterable[str]) -> Hit:
+    shown = ", ".join(f"{n} {table.versions(n)[0]}" for n in names)
+    return Hit(
+        "both", next(iter(row["packages"])), shown, _places(table, names), row["consequence"], row["severity"], row["fix"],
+        row["source"],
+    )  # fmt: skip
+
+
+def _places(table: Table, names: Iterable[str]) -> str:
+    found = [table.get(side, f"package.{name}") for name in names for side in SIDES]
+    return ", ".join(dict.fromkeys(r.where for r in found if r is not None))
+
+
+CHECKS: dict[str, Callable[[Table, Rule], Iterable[Hit]]] = {
+    "driver_only": driver_only,
+    "set_twice": set_twice,
+    "near_miss": near_miss,
+    "unknown_key": unknown_key,
+    "matrix": combinations,
+}
