@@ -29,6 +29,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="mutate files whose path has this part")
     parser.add_argument("--again", action="store_true", help="try the survivors of --out again")
     parser.add_argument("--names", nargs="+", default=[], metavar="NAME", help="these alone, on all kernels they reach")
+    parser.add_argument("--optimise", action="store_true", help="slower to compile, faster to run: for survivors")
     parser.add_argument("--rungs", type=int, default=len(ladder.RUNGS), help="of the ladder, the first so many")
     parser.add_argument("--report", action="store_true", help="tables of --out only")
     parser.add_argument("--list", action="store_true", help="operators and their mutants; with --only by name")
@@ -85,6 +86,7 @@ def _run(options: argparse.Namespace) -> None:
             again=options.again,
             rungs=options.rungs,
             names=options.names,
+            optimise=options.optimise,
         )
 
 

@@ -1,15 +1,16 @@
-"""Libraries of mutants, compiled fast: without optimisation, the twin's header compiled once, its runtime as ever."""
+"""Libraries of mutants, compiled fast: without optimisation unless that is asked for, the twin's header compiled once,
+its runtime as ever."""
 
 from __future__ import annotations
 
 import shutil
-from functools import cache
 from pathlib import Path
 
 from logdiff_kernels import toolchain
 from logdiff_kernels.plan import library as plans
 from logdiff_kernels.twin import build as twin
 
+from benchmarks.mutants.ladder import ARCHS
 from benchmarks.mutants.sources import KERNELS, PACKAGE, PLANS
 
 _HEADER = "kernel_operator.h"
@@ -20,6 +21,7 @@ class Workplace:
 
     Args:
         folder: made if it isn't there.
+        optimise: libraries as for use, which take three times as long to compile and a third of the time to run.
 
     Attributes:
         tree: the copy, in which mutants are planted.
@@ -27,14 +29,15 @@ class Workplace:
         mutants: folder of a mutant's libraries.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, optimise: bool = False) -> None:
+        self.optimise = optimise
         self.tree, self.mutants = folder / "tree", folder / "mutant"
         shutil.rmtree(self.tree, ignore_errors=True)
         for part in (KERNELS, PLANS):
             shutil.copytree(PACKAGE / part, self.tree / part)
         files = sorted(path for path in self.tree.rglob("*") if path.is_file())
         runtime = sorted(path for path in twin.CSRC.rglob("*") if path.is_file())
-        self.key = toolchain.content_key([twin.find_compiler().version], [*files, *runtime])
+        self.key = toolchain.content_key([twin.find_compiler().version, *self._flags(ARCHS[0])], [*files, *runtime])
         self.originals = folder / f"original-{self.key}"
         self.originals.mkdir(parents=True, exist_ok=True)
         self._headers = self.originals
@@ -54,9 +57,9 @@ class Workplace:
         if not target.is_file():
             made = target.with_suffix(".o")
             header = ["-include", str(self._precompiled(arch))]
-            self._compile([*_plain(arch), *header], kernel, exact, made)
+            self._compile([*self._flags(arch), *header], kernel, exact, made)
             objects = [str(made), *map(str, twin.runtime_objects(arch))]
-            self._run([*_plain(arch), "-shared", *objects, "-o", str(target), "-pthread"], kernel)
+            self._run([*self._flags(arch), "-shared", *objects, "-o", str(target), "-pthread"], kernel)
         return target
 
     def optimised(self, kernel: str, arch: int, exact: bool, folder: Path) -> bytes:
@@ -86,15 +89,14 @@ class Workplace:
         if not made.is_file():
             header.parent.mkdir(exist_ok=True)
             header.write_text(f'#include "{twin.CSRC / "include" / _HEADER}"\n', encoding="utf-8")
-            self._run([*_plain(arch), "-w", "-x", "c++-header", str(header), "-o", str(made)], "the twin's header")
+            self._run([*self._flags(arch), "-w", "-x", "c++-header", str(header), "-o", str(made)], "the twin's header")
         return header
+
+    def _flags(self, arch: int) -> list[str]:
+        flags = twin.flags_of(arch)
+        return flags if self.optimise else ["-O0" if flag == "-O2" else flag for flag in flags]
 
     @staticmethod
     def _run(arguments: list[str], what: str) -> None:
         with toolchain.Compilers() as compilers:
             compilers.run([*twin.find_compiler().command, *arguments], what)
-
-
-@cache
-def _plain(arch: int) -> list[str]:
-    return ["-O0" if flag == "-O2" else flag for flag in twin.flags_of(arch)]

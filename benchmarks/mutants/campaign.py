@@ -65,6 +65,7 @@ def run(
     again: bool = False,
     rungs: int = len(ladder.RUNGS),
     names: Sequence[str] = (),
+    optimise: bool = False,
 ) -> None:
     """Try mutants until `count` of `out` are counted.
 
@@ -79,13 +80,14 @@ def run(
             on all of them, with every kernel that they reach.
         rungs: how many of the ladder.
         names: try these mutants, nothing else and whatever the count, with every kernel that they reach.
+        optimise: as in `Workplace`.
     """
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)  # fresh tensors are NaN: nothing is right by chance
     done = {record["name"]: record for record in read(out)}
     survivors = [name for name, record in done.items() if record["status"] == "survived"] if again else None
     chosen, reach = planned(seed, only, list(names) if names else survivors)
-    trials = _Trials(Workplace(work), rungs)
+    trials = _Trials(Workplace(work, optimise), rungs)
     counted = sum(record["status"] in COUNTED for record in done.values())
     for mutant in chosen:
         if not again and (mutant.name in done or (not names and counted >= count)):

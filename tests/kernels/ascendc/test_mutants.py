@@ -214,12 +214,13 @@ def test_mutants_of_a_file_are_listed_by_name_and_an_unknown_name_is_refused(tmp
     assert "no mutants no-such-mutant" in refused.stderr
 
 
-@pytest.mark.slow(seconds=60)
-def test_a_mutant_chosen_by_name_is_tried_alone(tmp_path: Path) -> None:
+@pytest.mark.slow(seconds=20)
+@pytest.mark.parametrize("options", [[], ["--optimise"]], ids=str)
+def test_a_mutant_chosen_by_name_is_tried_alone(options: list[str], tmp_path: Path) -> None:
     file = Path("ascendc/csrc/row_sum.h")
     (chosen,) = (m for m in sources.mutants(file, frozenset()) if m.operator == "reset_dropped")
     words = ["--names", chosen.name, "--out", str(tmp_path / "out.jsonl"), "--work", str(tmp_path / "work")]
-    ended = _campaign(*words, "--rungs", "1")
+    ended = _campaign(*words, *options, "--rungs", "1")
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [(record["name"], record["status"]) for record in records] == [(chosen.name, "caught")], ended.stderr
 
