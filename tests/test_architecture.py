@@ -17,6 +17,7 @@ LAYER = {  # a part may import parts of a lower number, and itself
     "jsonio": 0,
     "skill": 0,
     "case": 1,
+    "audit": 2,
     "measure": 2,
     "target": 2,
     "report": 3,

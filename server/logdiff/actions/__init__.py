@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from logdiff.actions.align import align_apply, align_plan, align_revert, align_status
+from logdiff.actions.audit import audit
 from logdiff.actions.capture import DEMO_MODELS, build_model, demo, env, list_models, run
 from logdiff.actions.done import Done
 from logdiff.actions.evidence import compare, import_, measure, query, report
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACTIONS", "DEMO_MODELS", "KERNEL_PROVIDERS", "Done", "align_apply", "align_plan", "align_revert", "align_status",
-    "build_model", "compare", "demo", "env", "import_", "kernels", "list_models", "measure", "perform", "query",
+    "audit",    "build_model", "compare", "demo", "env", "import_", "kernels", "list_models", "measure", "perform", "query",
     "report", "run",
 ]  # fmt: skip
 
@@ -34,6 +35,7 @@ ACTIONS: dict[str, Callable[..., Done]] = {
     "align_apply": align_apply,
     "align_plan": align_plan,
     "align_revert": align_revert,
+    "audit": audit,
     "env": env,
     "import": import_,
     "measure": measure,

@@ -96,7 +96,7 @@ class Judge:
 
     def _key(self, condition: Condition) -> Answer:
         key = condition.key or ""
-        side, _, name = key.partition(".")
+        side = key.partition(".")[0]
         found = self._sided(key)
         if condition.test == "absent":
             sides = SIDES if side == "any" else (side,)
@@ -164,6 +164,8 @@ def _tested(found: Resolved, holds: Callable[[Any], bool | None]) -> Answer:
 
 def _holds(condition: Condition, value: Any) -> bool:
     test = condition.test
+    if value in ([], {}) and test in ("not", "not_in", "matches"):
+        return False
     if test == "equals":
         return same(value, condition.equals)
     if test == "not":

@@ -28,7 +28,9 @@ META = "meta.json"
 _LOCK = ".lock"
 _TABLES = ("tokens.parquet", "samples.parquet")
 _OPTIONAL_TABLES = ("topk.parquet", "experts.parquet")
-_RESULTS = {"run": ("measure",), "demo": ("measure",), "measure": ("measure",), "import": ()}
+_RESULTS = {"run": ("measure",), "demo": ("measure",), "measure": ("measure",), "import": (), "audit": ("audit",)}
+_WITHOUT_TOKENS = frozenset({"audit"})
+"""Kinds of case that hold results alone."""
 
 
 def default_case_dir(name: str, root: str | os.PathLike[str] = "runs") -> Path:
@@ -246,10 +248,11 @@ class Case:
     def _missing_files(self) -> list[str]:
         from logdiff.case.token_reader import table_problem
 
-        words = []
-        if not (self.path / META).is_file():
+        words: list[str] = []
+        tables = () if self.manifest.kind in _WITHOUT_TOKENS else _TABLES
+        if tables and not (self.path / META).is_file():
             words.append("meta.json: the facts of the input were not written")
-        for name in _TABLES + tuple(name for name in _OPTIONAL_TABLES if (self.path / name).is_file()):
+        for name in tables + tuple(name for name in _OPTIONAL_TABLES if (self.path / name).is_file()):
             path = self.path / name
             if path.is_file():
                 problem = table_problem(path)

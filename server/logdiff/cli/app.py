@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from logdiff.cli import align, capture, evidence, kernels, models, serve
+from logdiff.cli import align, audit, capture, evidence, kernels, models, serve
 from logdiff.cli.output import Output
 from logdiff.errors import CancelledError, InputError, LogdiffError, storage_error
 
@@ -49,6 +49,7 @@ def build() -> typer.Typer:
     app.command("import")(evidence.import_)
     app.command("report")(evidence.report)
     app.command("query")(evidence.query)
+    app.command("audit")(audit.audit)
     app.add_typer(align.app, name="align")
     app.add_typer(kernels.app, name="kernels")
     app.command("env")(capture.env)
