@@ -21,6 +21,9 @@ from logdiff_kernels.probes.shrink import shrink
 SMALL = 1 << 20
 """Problems of less work than this are drawn three times: like activations, with sums that cancel, without edges."""
 
+MOST_EXACT = 1 << 26
+"""Work of the largest problem that is computed in fp64, unless every one is larger."""
+
 Plant = Callable[[str, Family, Impl], Impl]
 
 
@@ -53,8 +56,10 @@ class Check:
 
 
 def problem(check: Check, shape: Shape, setting: Setting, number: int = 0) -> tuple[Problem, Draw]:
-    """The inputs of a check at a shape, on its device, and the draw that made them; `number`: 0 like activations, 1 with
-    sums that cancel, 2 without edges."""
+    """The inputs of a check at a shape, on its device, and the draw that made them.
+
+    `number`: 0 like activations, 1 with sums that cancel, 2 without edges.
+    """
     key = f"{check.family.op}/{sorted(shape.items())}/{number}"
     draw = Draw(setting.seed, key, getattr(torch, setting.dtype), edges=number != 2, cancelling=number == 1)
     made = check.family.draw(draw, shape)
@@ -69,16 +74,40 @@ def _moved(values: dict[str, Any], device: str) -> dict[str, Any]:
     return {name: x.to(device) if isinstance(x, Tensor) else x for name, x in values.items()}
 
 
-def run(check: Check, shapes: list[Shape], setting: Setting, deadline: float) -> tuple[dict[str, Any], list[Shape]]:
-    """Try a check over shapes, cheapest first.
+class RefusedError(Exception):
+    """An implementation refused every shape; the first refusal is the cause."""
+
+
+def _refusals(refused: list[tuple[Shape, Exception]], tried: list[Shape]) -> None:
+    if refused and not tried:
+        raise RefusedError(told(refused[0][1])) from refused[0][1]
+
+
+def told(error: Exception) -> str:
+    """What an implementation said when it refused, one line."""
+    words = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {words[0] if words else 'no words'}"[:300]
+
+
+def run(
+    check: Check,
+    shapes: list[Shape],
+    setting: Setting,
+    deadline: float,
+    refused: list[tuple[Shape, Exception]],
+) -> tuple[dict[str, Any], list[Shape]]:
+    """Try a check over shapes, cheapest first. Shapes that the implementation refuses are added to `refused`.
 
     Returns:
         (one entry of `results`, shapes that there was no time for). The entry's `ok` is null where the control was
         not seen, or where no shape left anything to compare.
+
+    Raises:
+        RefusedError: no shape could be run.
     """
     plain = check.relation.removeprefix(relations.GRADIENT)
     if plain == relations.ACCURACY:
-        return _accuracy(check, shapes, setting, deadline)
+        return _accuracy(check, shapes, setting, deadline, refused)
     impl = _implementation(check)
     seen, how = _control(check, impl, shapes, setting)
     tried: list[Shape] = []
@@ -86,13 +115,17 @@ def run(check: Check, shapes: list[Shape], setting: Setting, deadline: float) ->
     for at, shape in enumerate(shapes):
         if tried and time.monotonic() > deadline:
             return _entry(check, setting, True if compared else None, seen, how, tried), shapes[at:]
-        difference, count = _fails(check, impl, shape, setting)
+        try:
+            difference, count = _fails(check, impl, shape, setting)
+        except Exception as error:
+            refused.append((shape, error))
+            continue
         tried.append(shape)
         compared += count
         if difference is None:
             continue
         small, difference, whole = shrink(
-            check.family, shape, difference, lambda s: _fails(check, impl, s, setting)[0],
+            check.family, shape, difference, lambda s: _tolerant(check, impl, s, setting),
             lambda: time.monotonic() > deadline + 2.0,
         )  # fmt: skip
         entry = _entry(check, setting, False, seen, how, tried)
@@ -102,7 +135,16 @@ def run(check: Check, shapes: list[Shape], setting: Setting, deadline: float) ->
             "inputs": _inputs(check, small, setting), "repeat": repeat(check, small, setting),
         }  # fmt: skip
         return entry, []
+    _refusals(refused, tried)
     return _entry(check, setting, True if compared else None, seen, how, tried), []
+
+
+def _tolerant(check: Check, impl: Impl, shape: Shape, setting: Setting) -> Difference | None:
+    """`_fails` while shrinking: a shape that is refused is no failure."""
+    try:
+        return _fails(check, impl, shape, setting)[0]
+    except Exception:
+        return None
 
 
 def repeat(check: Check, shape: Shape, setting: Setting) -> str:
@@ -172,25 +214,36 @@ def _control(check: Check, impl: Impl, shapes: list[Shape], setting: Setting) ->
         return False, "no control"
     why = "no shape leaves anything to vary"
     for shape in shapes[:6]:
-        given, _ = problem(check, shape, setting)
-        if check.relation == relations.PROVIDERS:
-            assert check.other is not None
-            faulty = (check.other[0], control.nudge(check.other[1], check.family))
-            clean = _all(check, [_between(check.family, impl, check.other, given)])
-            found = _all(check, [_between(check.family, impl, faulty, given)])
-        else:
-            clean = _all(check, relations.trials(_name(check), check.family, impl, given))
-            if clean is None:
-                continue
-            bad = setting.plant(_name(check), check.family, impl)
-            found = _all(check, relations.trials(_name(check), check.family, bad, given))
-        if found and found != clean:
+        try:
+            seen = _planted(check, impl, shape, setting)
+        except Exception:
+            continue  # refused: told where the shape itself is tried
+        if seen:
             return True, ""
-        why = "the planted fault was not seen"
+        if seen is not None:
+            why = "the planted fault was not seen"
     return False, why
 
 
-def _all(check: Check, trials: Any) -> list[dict[str, Any]] | None:
+def _planted(check: Check, impl: Impl, shape: Shape, setting: Setting) -> bool | None:
+    """Whether the fault shows at one shape; None where nothing varies there."""
+    assert setting.plant is not None
+    given, _ = problem(check, shape, setting)
+    if check.relation == relations.PROVIDERS:
+        assert check.other is not None
+        faulty = (check.other[0], control.nudge(check.other[1], check.family))
+        clean = _all([_between(check.family, impl, check.other, given)])
+        found = _all([_between(check.family, impl, faulty, given)])
+    else:
+        clean = _all(relations.trials(_name(check), check.family, impl, given))
+        if clean is None:
+            return None
+        bad = setting.plant(_name(check), check.family, impl)
+        found = _all(relations.trials(_name(check), check.family, bad, given))
+    return bool(found) and found != clean
+
+
+def _all(trials: Any) -> list[dict[str, Any]] | None:
     """Every difference of the trials; None where there was no trial."""
     found, count = [], 0
     for trial in trials:
@@ -229,7 +282,11 @@ def _entry(check: Check, setting: Setting, ok: bool | None, seen: bool, how: str
 
 
 def _accuracy(
-    check: Check, shapes: list[Shape], setting: Setting, deadline: float
+    check: Check,
+    shapes: list[Shape],
+    setting: Setting,
+    deadline: float,
+    refused: list[tuple[Shape, Exception]],
 ) -> tuple[dict[str, Any], list[Shape]]:
     impl = _implementation(check)
     seen, how = False, "no control" if setting.plant is None else "the planted fault was not seen"
@@ -240,10 +297,15 @@ def _accuracy(
         made, draw = problem(check, shape, setting)
         return accuracy.judge(check.family, given, made, draw)
 
+    shapes = [shape for shape in shapes if check.family.cost(shape) <= MOST_EXACT] or shapes[:1]
     for at, shape in enumerate(shapes):
         if tried and time.monotonic() > deadline:
             return _with(_entry(check, setting, True, seen, how, tried), worst), shapes[at:]
-        verdict = judged(shape, impl)
+        try:
+            verdict = judged(shape, impl)
+        except Exception as error:
+            refused.append((shape, error))
+            continue
         tried.append(shape)
         if not seen and setting.plant is not None and verdict.ok:
             seen = not judged(shape, accuracy.planted(check.family, impl, verdict.share)).ok
@@ -256,7 +318,10 @@ def _accuracy(
             seen = judged(shape, exact).ratio != verdict.ratio
 
         def wrong(s: Shape) -> Difference | None:
-            again = judged(s, impl)
+            try:
+                again = judged(s, impl)
+            except Exception:
+                return None
             if again.ok:
                 return None
             place = again.facts.get("worst", {"output": 0, "row": 0})
@@ -272,6 +337,7 @@ def _accuracy(
             "repeat": repeat(check, small, setting),
         }  # fmt: skip
         return entry, []
+    _refusals(refused, tried)
     return _with(_entry(check, setting, True if tried else None, seen, how, tried), worst), []
 
 

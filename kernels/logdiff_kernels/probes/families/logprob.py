@@ -56,9 +56,12 @@ _ROWS = {
 _WITHOUT_BATCH = tuple(r for r in ROW_RELATIONS if r != "packing")
 
 FAMILIES = (
-    Family("log_softmax", "rows", draw=_logits, exact=log_softmax_exact, relations=ROW_RELATIONS, wrt=("logits",), **_ROWS),
     Family(
-        "logprob", "rows", draw=_chosen, exact=logprob_exact, relations=(*_WITHOUT_BATCH, "tp"), wrt=("logits",), **_ROWS
+        "log_softmax", "rows", draw=_logits, exact=log_softmax_exact, relations=ROW_RELATIONS, wrt=("logits",), **_ROWS
+    ),
+    Family(
+        "logprob", "rows", draw=_chosen, exact=logprob_exact, relations=(*_WITHOUT_BATCH, "tp"), wrt=("logits",),
+        **_ROWS,
     ),
     Family(
         "sampler_logprob", "rows", draw=_sampled, exact=sampler_exact,

@@ -18,7 +18,7 @@ def _choice(draw: Draw, rows: int, experts: int, top_k: int) -> tuple[Tensor, Te
 
 
 def _moe(draw: Draw, shape: Shape) -> Problem:
-    """x [rows, hidden], ids and weights [rows, top_k], gate_up [experts, 2 inter, hidden], down [experts, hidden, inter]."""
+    """x [rows, hidden]; ids, weights [rows, top_k]; gate_up, down [experts, ...] as Qwen3-MoE stacks them."""
     rows, hidden, inter, experts = (shape[d] for d in ("rows", "hidden", "inter", "experts"))
     ids, weights = _choice(draw, rows, experts, shape["top_k"])
     fixed = {"gate_up": draw.weight(experts, 2 * inter, hidden), "down": draw.weight(experts, hidden, inter)}

@@ -48,11 +48,12 @@ FAMILIES = (
         defaults=(
             {"batch": 2, "length": 7, "heads": 1, "key_dim": 32, "value_dim": 32},
             {"batch": 2, "length": 65, "heads": 2, "key_dim": 64, "value_dim": 64},
-            {"batch": 3, "length": 130, "heads": 4, "key_dim": 64, "value_dim": 64},
+            {"batch": 3, "length": 130, "heads": 4, "key_dim": 128, "value_dim": 128},
         ),
         draw=_delta, exact=delta_exact,
         relations=(
-            "batch", "order", "neighbours", "chunking", "decode", "rerun", "threads", "micro_batch", "packing", "strides",
+            "batch", "order", "neighbours", "chunking", "decode", "rerun", "threads", "micro_batch", "packing",
+            "strides",
         ),
         roundings=6, terms=lambda s: max(s["key_dim"], s["length"]),
         cost=lambda s: float(8 * s["batch"] * s["length"] * s["heads"] * s["key_dim"] * s["value_dim"]),

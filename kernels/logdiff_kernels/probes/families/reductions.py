@@ -43,7 +43,7 @@ def slots_exact(y: Tensor, group: Tensor) -> Tensor:
 
 
 def sorted_slots(y: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
-    """The slots of all rows in order of their group, as experts hand them back: values [rows * slots, n], row of each."""
+    """Slots of all rows in order of their group, as experts hand them back: values [rows * slots, n], row of each."""
     rows, slots = group.shape
     order = torch.argsort(group.reshape(-1), stable=True)
     index = torch.arange(rows, device=y.device).repeat_interleave(slots)

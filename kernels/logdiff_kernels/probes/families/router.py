@@ -11,8 +11,9 @@ from logdiff_kernels.probes.records import Family, Problem, Shape
 
 
 def _router(draw: Draw, shape: Shape) -> Problem:
-    """logits [rows, experts] in the storage dtype, spread so that ties are as rare as in models."""
-    logits = (draw.normal(shape["rows"], shape["experts"]) * 2.0).to(draw.dtype)
+    """logits [rows, experts] in the storage dtype: multiples of 1/16, each once in a row: no choice is a tie."""
+    places = draw.uniform(shape["rows"], shape["experts"]).argsort(dim=-1)
+    logits = ((places - shape["experts"] // 2) / 16.0).to(draw.dtype)
     return Problem(shape, {"logits": logits}, {"top_k": shape["top_k"]})
 
 

@@ -114,7 +114,7 @@ def starts(lengths: list[int], device: Any) -> Tensor:
 
 
 def paging(lengths: list[int], page: int, device: Any) -> tuple[Tensor, Tensor, int]:
-    """Pages for sequences, in an order that is not theirs: block table int32 [B, most], slots int64, number of pages."""
+    """Pages for sequences, not in their order: block table int32 [B, most], slots int64, number of pages."""
     counts = [-(-n // page) for n in lengths]
     total = sum(counts)
     order = torch.randperm(total, generator=torch.Generator().manual_seed(total)).tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module, metadata
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -150,7 +151,7 @@ def _delta_rule() -> Impl:
     def pieces(one: Sequence, bounds: list[int], fixed: dict[str, Any]) -> Tensor:
         """Longer pieces by the chunked form, single tokens by the recurrent one, as prefill and decode do."""
         state, found = None, []
-        for a, b in zip(bounds, bounds[1:], strict=False):
+        for a, b in pairwise(bounds):
             rule = module.torch_recurrent_gated_delta_rule if b - a == 1 else module.torch_chunk_gated_delta_rule
             inputs = [one.parts[name][None, a:b] for name in names]
             out, state = rule(*inputs, initial_state=state, output_final_state=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -105,7 +106,7 @@ def _padded(rows: Tensor, extra: int, side: str) -> Tensor:
 
 
 def _in_pieces(impl: Impl, problem: Problem, bounds: list[int]) -> Result:
-    pieces = [whole(impl, problem.take(slice(a, b))) for a, b in zip(bounds, bounds[1:], strict=False)]
+    pieces = [whole(impl, problem.take(slice(a, b))) for a, b in pairwise(bounds)]
     return tuple(torch.cat(of) for of in zip(*pieces, strict=True))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -148,7 +149,7 @@ def pieces(impl: Impl, one: Sequence, bounds: list[int], layout: Layout, fixed: 
     if impl.pieces is not None:
         return parts(impl.pieces(one, bounds, fixed))
     found = []
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in pairwise(bounds):
         cut = {name: x[begin:end] if name == "q" else x[:end] for name, x in one.parts.items()}
         found.append(run(impl, [Sequence(cut)], layout, fixed)[0])
     return tuple(torch.cat(of) for of in zip(*found, strict=True))
@@ -189,12 +190,10 @@ def _decode(impl: Impl, problem: Problem) -> Iterator[Trial]:
             Sequence({name: x[at : at + 1] if name == "q" else x[: at + 1] for name, x in one.parts.items()})
             for one in listed
         ]
-        together_ = (
-            run(impl, steps, layout, problem.fixed) if together(impl) else each(impl, steps, layout, problem.fixed)
-        )
+        decoded = (run if together(impl) else each)(impl, steps, layout, problem.fixed)
         rows = list(range(len(listed)))
         wanted = [tuple(x[at : at + 1] for x in result) for result in full]
-        yield Trial(f"token {at} of {length} decoded, {len(steps)} at a time", rows, wanted, together_)
+        yield Trial(f"token {at} of {length} decoded, {len(steps)} at a time", rows, wanted, decoded)
 
 
 def _page_size(impl: Impl, problem: Problem) -> Iterator[Trial]:
