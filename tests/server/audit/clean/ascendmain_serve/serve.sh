@@ -1,0 +1,2 @@
+#!/bin/bash
+vllm serve /models/Qwen3-8B --config engine.yaml
