@@ -23,6 +23,7 @@ LAYER = {  # a part may import parts of a lower number, and itself
     "report": 3,
     "live": 4,
     "align": 5,
+    "probe": 5,
     "actions": 6,
     "mcp": 7,
     "cli": 8,
@@ -40,6 +41,7 @@ KERNEL_LAYER = {  # the same for what computes; drivers and the build that launc
     "ascendc": 4,
     "build": 4,
     "ops": 5,
+    "probes": 6,
     "engines": 6,
 }
 

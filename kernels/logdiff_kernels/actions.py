@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from logdiff_kernels import kernel_actions
+from logdiff_kernels import kernel_actions, probe_actions
 from logdiff_kernels.engines.base import Progress, TaskOutput
 from logdiff_kernels.protocol import required
 
@@ -24,6 +24,9 @@ class EngineFree:
             "kernels_build",
             "kernels_selftest",
             "kernels_bench",
+            "probe_list",
+            "probe_facts",
+            "probe",
         }
     )
 
@@ -88,4 +91,7 @@ _ACTIONS: dict[str, Callable[[dict[str, Any], Progress], TaskOutput]] = {
     "kernels_build": kernel_actions.build_kernels,
     "kernels_selftest": kernel_actions.selftest_kernels,
     "kernels_bench": kernel_actions.bench_kernels,
+    "probe_list": probe_actions.list_probes,
+    "probe_facts": probe_actions.probe_facts,
+    "probe": probe_actions.run_probes,
 }

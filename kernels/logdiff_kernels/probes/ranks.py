@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ def _main(folder: Path, ranks: int, library: str, rank: int) -> None:
 
     device = {"gloo": "cpu", "nccl": f"cuda:{rank}", "hccl": f"npu:{rank}"}[library]
     if library == "hccl":
-        import torch_npu  # noqa: F401
+        import_module("torch_npu")
     dist.init_process_group(library, init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks)
     say("done")
     for line in sys.stdin:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -76,12 +77,22 @@ def _shape_hint(family: Family) -> str:
     return "dimensions: " + ", ".join(rules) + (f"; for example {family.defaults[0]}" if family.defaults else "")
 
 
-def run(wanted: Wanted, on_check: OnCheck = lambda done, total, name, result: None) -> dict[str, Any]:
+def identity(check: Check) -> tuple[str, str, str, str]:
+    """(op, provider, relation, other provider or empty): what tells one check of a run from another."""
+    return check.family.op, check.provider, check.relation, "" if check.other is None else check.other[0]
+
+
+def run(
+    wanted: Wanted,
+    on_check: OnCheck = lambda done, total, name, result: None,
+    known: Collection[tuple[str, ...]] = (),
+) -> dict[str, Any]:
     """Do the checks of a request.
 
     Args:
         wanted: the request.
         on_check: takes (done, total, what is next, the entry that was just finished or None).
+        known: checks (`identity`) whose result is at hand; they are left out.
 
     Returns:
         `results` and `skipped` of `logdiff-probe/1`, `seconds` used, and `implementations`: what each provider says of
@@ -93,6 +104,7 @@ def run(wanted: Wanted, on_check: OnCheck = lambda done, total, name, result: No
     abouts: dict[str, str] = {}
     for op in wanted.ops:
         listed += _checks(families()[op], wanted, skipped, abouts)
+    listed = [check for check in listed if identity(check) not in known]
     listed.sort(key=lambda check: rank(check.relation))
     results: list[dict[str, Any]] = []
     deadline = begin + wanted.seconds
@@ -238,7 +250,7 @@ def device_missing(device: str) -> str:
         return ""
     if device == "npu":
         try:
-            import torch_npu  # noqa: F401
+            import_module("torch_npu")
         except Exception as error:
             return f"no NPU can be used here: {type(error).__name__}: {error}"[:200]
         return "" if torch.npu.is_available() else "torch_npu sees no NPU"  # type: ignore[attr-defined]

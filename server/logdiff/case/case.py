@@ -28,8 +28,15 @@ META = "meta.json"
 _LOCK = ".lock"
 _TABLES = ("tokens.parquet", "samples.parquet")
 _OPTIONAL_TABLES = ("topk.parquet", "experts.parquet")
-_RESULTS = {"run": ("measure",), "demo": ("measure",), "measure": ("measure",), "import": (), "audit": ("audit",)}
-_WITHOUT_TOKENS = frozenset({"audit"})
+_RESULTS = {
+    "run": ("measure",),
+    "demo": ("measure",),
+    "measure": ("measure",),
+    "import": (),
+    "audit": ("audit",),
+    "probe": ("probe",),
+}
+_WITHOUT_TOKENS = frozenset({"audit", "probe"})
 """Kinds of case that hold results alone."""
 
 

@@ -33,6 +33,7 @@ CAPABILITIES: dict[tuple[str | None, str], frozenset[str]] = {
         {
             *("environment", "build_model", "list_models", "align_check", "dispatch"),
             *("kernels_list", "kernels_build", "kernels_selftest", "kernels_bench"),
+            *("probe_list", "probe_facts", "probe"),
         }
     ),
 }

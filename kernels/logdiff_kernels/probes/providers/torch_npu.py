@@ -7,6 +7,7 @@ Signatures: torch_npu's documentation of `npu_rms_norm`, `npu_add_rms_norm`, `np
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -24,10 +25,9 @@ MASK = 2048
 def module() -> Any:
     """torch_npu. Raises `AbsentError`."""
     try:
-        import torch_npu
+        return import_module("torch_npu")
     except Exception as error:
         raise AbsentError(f"torch_npu can't be used here: {type(error).__name__}: {error}"[:300]) from None
-    return torch_npu
 
 
 def _about() -> str:

@@ -191,8 +191,9 @@ def _router(scoring: str) -> Callable[[str, str], Impl]:
 
         def route(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
             bias = torch.zeros(logits.shape[-1]) if scoring == "sigmoid" else None
+            grouped = (True, 1, 1) if scoring == "sigmoid" else ()
             chooser = kind(
-                top_k, logits.shape[-1], renormalize=True, scoring_func=scoring, e_score_correction_bias=bias
+                top_k, logits.shape[-1], *grouped, renormalize=True, scoring_func=scoring, e_score_correction_bias=bias
             )
             weights, ids = chooser._compute_routing(logits, logits, None)
             return weights, ids.long()

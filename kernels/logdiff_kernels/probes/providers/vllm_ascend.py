@@ -1,6 +1,6 @@
 """vllm-ascend's batch-invariant operators, Triton and what `batch_invariant.py` defines itself. Not run on hardware.
 
-Signatures: vllm_ascend/ops/triton/batch_invariant/ (matmul, mean, rmsnorm, softmax) and vllm_ascend/batch_invariant.py of
+Signatures: vllm_ascend/ops/triton/batch_invariant/ (matmul, mean, rmsnorm, softmax), vllm_ascend/batch_invariant.py of
 0.23.0.
 """
 
