@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from logdiff_kernels.engines.transformers.settings import DEFAULT_BATCH, Score
 from logdiff_kernels.errors import EngineError, InputError
 from logdiff_kernels.protocol import Request, plain, required
 
-_TRAIN = frozenset({"tokenize", "decode_text", "score", "weights", "fingerprint", "update"})
+_TRAIN = frozenset({"tokenize", "decode_text", "score", "weights", "fingerprint", "update", "dispatch_trace"})
 _ROLLOUT = frozenset(
-    {"tokenize", "decode_text", "generate", "force", "rescore", "weights", "fingerprint", "reload", "score"}
+    {
+        *("tokenize", "decode_text", "generate", "force", "rescore", "score"),
+        *("weights", "fingerprint", "reload", "dispatch_trace"),
+    }
 )
 
 
@@ -69,6 +73,7 @@ class TransformersAdapter:
             "fingerprint": self._fingerprint,
             "update": self._update,
             "reload": self._reload,
+            "dispatch_trace": self._dispatch_trace,
         }
         return actions[task["task"]](task, progress)
 
@@ -222,6 +227,39 @@ class TransformersAdapter:
             raise EngineError(f"the checkpoint does not fit the running model: {error}", value=folder) from error
         self._loaded.notes = fresh.notes
         return TaskOutput({}, {"path": folder})
+
+    def _dispatch_trace(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
+        from logdiff_kernels.coverage import dispatch
+        from logdiff_kernels.engines.dispatching import sequences
+        from logdiff_kernels.engines.transformers import decoder, tracing
+
+        prompts = sequences(self._model.config.get_text_config(decoder=True).vocab_size)
+        rows, sampling = len(prompts), self._sampling_of({})
+
+        def quiet(done: int, total: int | None = None, unit: str = "", message: str = "") -> None:
+            """The passes of a trace are reported, not their tokens."""
+
+        def responses(tokens: int) -> list[list[int]]:
+            return [ids[:tokens] for ids in prompts]
+
+        def generate(tokens: int) -> None:
+            names, wanted = [str(i) for i in range(rows)], replace(sampling, max_tokens=tokens, ignore_eos=True)
+            decoder.sample(self._model, names, prompts, wanted, self._rules(frozenset(), wanted), rows, quiet)
+
+        def score(tokens: int) -> None:
+            self._scores(prompts, responses(tokens), {"batch": rows}, sampling, quiet)
+
+        def gradients(tokens: int) -> None:
+            tracing.backward(self._model, prompts, responses(tokens), rows, self._filler)
+
+        runs = {"score": score}
+        runs |= {"generate": generate} if "generate" in self.tasks else {"backward": gradients}
+        request, folder = self._request, str(self._loaded.folder)
+
+        def table() -> dict[str, Any]:
+            return dispatch(str(request.engine), request.side, folder)
+
+        return tracing.trace_model(self._model, task, runs, self._handle is not None, table, progress)
 
     def _sampling_of(self, task: dict[str, Any]) -> Sampling:
         given = task.get("sampling")

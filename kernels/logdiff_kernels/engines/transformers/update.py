@@ -68,7 +68,7 @@ def policy_gradient_step(
             parameter.requires_grad_(True)
         with torch.enable_grad():
             for batch in micro_batches(sequences, wanted, Score(micro_batch_size=micro_batch_size), filler):
-                loss: Any = _loss(model, batch, prompts, responses, advantages) / total
+                loss: Any = loss_of(model, batch, prompts, responses, advantages) / total
                 done += sum(len(responses[sample]) for sample, _, _ in batch.places)
                 loss.backward()
                 loss_sum += float(loss.detach())
@@ -94,7 +94,7 @@ def policy_gradient_step(
     }
 
 
-def _loss(
+def loss_of(
     model: Any,
     batch: MicroBatch,
     prompts: Sequence[Sequence[int]],

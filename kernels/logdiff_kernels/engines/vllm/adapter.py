@@ -38,7 +38,19 @@ def create(request: Request) -> VllmEngine:
 class VllmEngine:
     """A running `vllm.LLM`; the adapter face of `engines.base.Adapter`."""
 
-    tasks = frozenset({"tokenize", "decode_text", "generate", "force", "rescore", "weights", "fingerprint", "reload"})
+    tasks = frozenset(
+        {
+            "tokenize",
+            "decode_text",
+            "generate",
+            "force",
+            "rescore",
+            "weights",
+            "fingerprint",
+            "reload",
+            "dispatch_trace",
+        }
+    )
 
     def __init__(self, request: Request, started: launch.Started) -> None:
         self._request = request
@@ -53,6 +65,16 @@ class VllmEngine:
         if self._started is None:
             raise EngineError("the engine is closed", fatal=True)
         return self._started.llm
+
+    @property
+    def side(self) -> str:
+        """The side that the request names."""
+        return self._request.side
+
+    @property
+    def model(self) -> str:
+        """Folder of the weights that the engine holds."""
+        return self._model
 
     @property
     def config(self) -> Any:
@@ -400,3 +422,8 @@ class VllmEngine:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document, indent=1, ensure_ascii=False), encoding="utf-8")
         return TaskOutput({"fingerprint": path}, {})
+
+    def _dispatch_trace(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
+        from logdiff_kernels.engines.vllm.tracing import trace_engine
+
+        return trace_engine(self, task, progress)

@@ -107,3 +107,36 @@ def _describe(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
     from logdiff_kernels.engines.vllm.fingerprint import worker_facts
 
     return worker_facts(worker), b""
+
+
+@_operation
+def _trace_begin(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
+    """Trace the next steps of this worker; see `tracing.StepTracer`.
+
+    Raises:
+        UnsupportedError: vLLM chose its model runner V2.
+    """
+    from logdiff_kernels.engines.vllm.tracing import StepTracer
+
+    if getattr(worker, "use_v2_model_runner", False):
+        raise UnsupportedError(_V2, value=type(worker.model_runner).__name__, hint="VLLM_USE_V2_MODEL_RUNNER=0")
+    tracer = StepTracer(worker.model_runner, native=bool(payload["native"]), phase=payload.get("phase"))
+    worker.model_runner.logdiff_tracer = tracer
+    tracer.install()
+    return True, b""
+
+
+@_operation
+def _trace_end(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
+    """End the trace. Returns what was seen, by phase."""
+    tracer = worker.model_runner.logdiff_tracer
+    worker.model_runner.logdiff_tracer = None
+    return tracer.remove(), b""
+
+
+@_operation
+def _inspect(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
+    """Patched functions, libraries, modules and resolved backends of this worker; see `tracing.worker_document`."""
+    from logdiff_kernels.engines.vllm.tracing import worker_document
+
+    return worker_document(worker), b""

@@ -16,18 +16,19 @@ Loaded = dict[str, list[tuple[str, types.ModuleType]]]
 
 
 def package_records(owners: Owners, sources: Sources, loaded: Loaded) -> Iterator[Record]:
-    """Records of loaded packages whose name more than one place could have answered."""
+    """Records of loaded packages that code of interest imports and whose name more than one place could answer."""
     tops = owners.tops()
     asked = _imported(sources, loaded)
     for name, module in sorted(sys.modules.items()):
         file = vars(module).get("__file__") if is_a(module, types.ModuleType) else None
         if "." in name or not isinstance(file, str) or not file.startswith("/") or owners.standard(file):
             continue
-        yield from _of_name(name, file, tops.get(name, []), owners, name in asked)
+        if name in asked:
+            yield from _of_name(name, file, tops.get(name, []), owners)
     yield from _absent_operators(owners, sources, loaded)
 
 
-def _of_name(name: str, file: str, claims: list[Distribution], owners: Owners, asked: bool) -> Iterator[Record]:
+def _of_name(name: str, file: str, claims: list[Distribution], owners: Owners) -> Iterator[Record]:
     owner = owners.of(file)
     by = owner.label if owner is not None else "no distribution"
     if len(claims) > 1:
@@ -39,7 +40,7 @@ def _of_name(name: str, file: str, claims: list[Distribution], owners: Owners, a
         detail = f"{claims[0].label} brings {name!r}, and what is imported is another file, of {by}: {file}"
         yield Record("package", name, detail, live=file, by=by)
         return
-    hidden = _hidden(name, file) if owner is None and asked else None
+    hidden = _hidden(name, file) if owner is None else None
     if hidden is not None and not owners.standard(hidden):
         detail = f"{file} comes first on sys.path and hides another {name!r}: {hidden}"
         yield Record("package", name, detail, live=file, by=by)
