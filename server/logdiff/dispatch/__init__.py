@@ -1,0 +1,1 @@
+"""What really runs on each side."""
