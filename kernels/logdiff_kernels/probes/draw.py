@@ -51,7 +51,7 @@ class Draw:
         x = x * channels
         if self.edges:
             x = self._with_edges(x)
-        return x.to(self.dtype)
+        return torch.Tensor.to(x, self.dtype)
 
     def _with_edges(self, x: Tensor) -> Tensor:
         """Signed zeros and subnormals of the dtype in about one element of 64; the rest stays."""

@@ -166,12 +166,14 @@ class Provider:
         devices: device types that it has operators for.
         ops: operator -> maker of its `Impl` for (device, dtype). A maker raises `AbsentError`.
         note: one line for lists.
+        on_request: why it is probed only when it is named; empty: always.
     """
 
     name: str
     devices: tuple[str, ...]
     ops: Mapping[str, Callable[[str, str], Impl]]
     note: str = ""
+    on_request: str = ""
 
 
 @dataclass(frozen=True)

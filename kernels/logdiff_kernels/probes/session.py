@@ -141,8 +141,8 @@ def _one(check: Check, wanted: Wanted, until: float, skipped: list[dict[str, Any
     except checks.RefusedError as error:
         skipped.append(_skip(check, str(error)))
         return None
-    for shape, error in refused:
-        skipped.append({**_skip(check, checks.told(error)), "shapes": [shape]})
+    for shape, refusal in refused:
+        skipped.append({**_skip(check, checks.told(refusal)), "shapes": [shape]})
     entry["detail"]["seconds"] = round(time.monotonic() - begin, 3)
     if left:
         skipped.append({**_skip(check, "out of time"), "shapes": left})
@@ -164,7 +164,7 @@ def _checks(family: Family, wanted: Wanted, skipped: list[dict[str, Any]], about
         return []
     impls: dict[str, Impl] = {}
     for name in named:
-        found = _implementation(providers()[name], family.op, setting, bool(wanted.providers) and len(wanted.ops) == 1)
+        found = _implementation(providers()[name], family.op, setting, wanted)
         if isinstance(found, Impl):
             impls[name] = found
             if found.about:
@@ -226,11 +226,14 @@ def _refused(relation: str, family: Family, impl: Impl, setting: Setting, *, exp
     return relations.possible(name, family, asked) or None
 
 
-def _implementation(provider: Provider, op: str, setting: Setting, explicit: bool) -> Impl | str:
+def _implementation(provider: Provider, op: str, setting: Setting, wanted: Wanted) -> Impl | str:
     """The implementation; a text: why there is none; an empty one where nobody would expect it."""
+    named = bool(wanted.providers)
     make = provider.ops.get(op)
     if make is None:
-        return f"{provider.name} has no {op}" if explicit else ""
+        return f"{provider.name} has no {op}" if named and len(wanted.ops) == 1 else ""
+    if provider.on_request and not named:
+        return provider.on_request
     if setting.device not in provider.devices:
         return f"{provider.name} runs on {' and '.join(provider.devices)}, not on {setting.device}"
     missing = device_missing(setting.device)

@@ -14,13 +14,15 @@ from logdiff.actions.capture import DEMO_MODELS, build_model, demo, env, list_mo
 from logdiff.actions.done import Done
 from logdiff.actions.evidence import compare, import_, measure, query, report
 from logdiff.actions.kernels import KERNEL_PROVIDERS, kernels
+from logdiff.actions.probe import probe_list, probe_run
 
 if TYPE_CHECKING:
     from logdiff.target.engine import OnProgress
 
 __all__ = [
     "ACTIONS", "DEMO_MODELS", "KERNEL_PROVIDERS", "Done", "align_apply", "align_plan", "align_revert", "align_status",
-    "audit",    "build_model", "compare", "demo", "env", "import_", "kernels", "list_models", "measure", "perform", "query",
+    "audit",    "build_model", "compare", "demo", "env", "import_", "kernels", "list_models", "measure", "perform",
+    "probe_list", "probe_run", "query",
     "report", "run",
 ]  # fmt: skip
 
@@ -39,6 +41,7 @@ ACTIONS: dict[str, Callable[..., Done]] = {
     "env": env,
     "import": import_,
     "measure": measure,
+    "probe_run": probe_run,
     "query": query,
     "report": report,
     "run": run,

@@ -8,7 +8,7 @@ from typing import Any
 
 from mcp.server.mcpserver.exceptions import ToolError
 
-from logdiff.mcp import align_words, resources, summaries
+from logdiff.mcp import align_words, probe_words, resources, summaries
 from logdiff.mcp.jobs import Record
 from logdiff.mcp.results import (
     AlignResult,
@@ -19,6 +19,7 @@ from logdiff.mcp.results import (
     JobResult,
     MeasureResult,
     NextStep,
+    ProbeResult,
     QueryResult,
     ReportResult,
     Result,
@@ -79,7 +80,7 @@ def _pending(tool: str, case: str, job: JobInfo) -> Result:
         "job": job,
     }
     kind = _KINDS[tool]
-    pending: Result = kind(**fields) if kind in (EnvResult, AlignResult) else kind(case=case, **fields)
+    pending: Result = kind(**fields) if kind in (EnvResult, AlignResult, ProbeResult) else kind(case=case, **fields)
     return pending
 
 
@@ -175,6 +176,17 @@ def _planned(workspace: Workspace, record: Record, data: Facts, case: str, detai
     )
 
 
+def _probed(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> ProbeResult:
+    return ProbeResult(
+        summary=data["summary"],
+        verdict=probe_words.verdict(data),
+        next_steps=probe_words.steps(data, case),
+        format=data.get("format"),
+        exit_code=record.exit_code,
+        facts=probe_words.facts(data, detail),
+    )
+
+
 def _aligned(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> AlignResult:
     return AlignResult(
         summary=align_words.state_summary(data),
@@ -196,6 +208,7 @@ _KINDS: dict[str, Any] = {
     "case_query": QueryResult,
     "report_render": ReportResult,
     "env_inspect": EnvResult,
+    "probe_run": ProbeResult,
 }
 _FINISHED: dict[str, Any] = {
     "align_plan": _planned,
@@ -207,6 +220,7 @@ _FINISHED: dict[str, Any] = {
     "case_query": _queried,
     "report_render": _rendered,
     "env_inspect": _inspected,
+    "probe_run": _probed,
 }
 
 

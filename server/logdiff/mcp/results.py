@@ -119,6 +119,14 @@ class AlignResult(Result):
     facts: Facts = {}
 
 
+class ProbeResult(Result):
+    """logdiff-probe/1."""
+
+    format: Text = None
+    exit_code: Annotated[int | None, WithJsonSchema({"type": ["integer", "null"]})] = None
+    facts: Facts = {}
+
+
 class JobResult(Result):
     """State of one job, or the list of jobs."""
 

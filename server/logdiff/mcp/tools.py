@@ -47,7 +47,7 @@ class State:
     allow_write: bool = False
 
 
-_WRITES = frozenset({"logdiff_run", "logdiff_measure", "case_import"})
+_WRITES = frozenset({"logdiff_run", "logdiff_measure", "case_import", "probe_run"})
 """Tools that make or extend a case."""
 _ENGINES = frozenset({"logdiff_run", "align_plan", "align_apply", "align_revert"})
 """Tools that start engines or change them: one such job at a time."""
@@ -98,6 +98,9 @@ def tool_maker(server: MCPServer) -> Callable[..., Callable[[_Tool], _Tool]]:
 def add_tools(server: MCPServer, state: State) -> None:
     """Register every tool of this version; those that change engines only where the server was started so."""
     tool = tool_maker(server)
+    from logdiff.mcp.probe_tools import add_probe_tools
+
+    add_probe_tools(server, state)
     if state.allow_write:
         from logdiff.mcp.align_tools import add_align_tools
 
@@ -262,7 +265,9 @@ async def call(
     state: State, ctx: Context, tool: str, action: str, arguments: Facts, case: str, detail: str
 ) -> CallToolResult:
     """Run an action as a job and answer with its result, or with the job when it takes longer."""
-    start = partial(state.jobs.start, tool, action, arguments, case, writes=tool in _WRITES, engines=tool in _ENGINES)
+    start = partial(
+        state.jobs.start, tool, action, arguments, case, writes=tool in _WRITES and bool(case), engines=tool in _ENGINES
+    )
     job = await anyio.to_thread.run_sync(start)
     try:
         await _follow(ctx, job, state.inline_seconds)

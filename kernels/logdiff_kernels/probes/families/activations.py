@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 from torch.nn import functional
 
@@ -25,7 +27,7 @@ def geglu_exact(gate: Tensor, up: Tensor) -> Tensor:
     return functional.gelu(gate, approximate="tanh") * up
 
 
-_ROWS = {
+_ROWS: dict[str, Any] = {
     "dims": ("rows", "n"), "draw": _gated, "relations": ROW_RELATIONS, "terms": lambda s: 1, "wrt": ("gate", "up"),
     "cost": lambda s: float(16 * s["rows"] * s["n"]), "roundings": 3,
     "defaults": tuple({"rows": r, "n": n} for r, n in ((2, 64), (9, 577), (65, 1536), (513, 2048))),

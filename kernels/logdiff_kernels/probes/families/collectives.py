@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from logdiff_kernels.probes.draw import Draw
@@ -18,7 +20,7 @@ def total_exact(partial: Tensor) -> Tensor:
     return partial.sum(1)
 
 
-_COMMON = {
+_COMMON: dict[str, Any] = {
     "dims": ("rows", "n", "ranks"), "draw": _partials, "exact": total_exact, "roundings": 4,
     "relations": ("batch", "order", "neighbours", "padding", "chunking", "rerun", "micro_batch", "tp"),
     "terms": lambda s: s["ranks"], "cost": lambda s: float(s["rows"] * s["n"] * s["ranks"]), "world": True,

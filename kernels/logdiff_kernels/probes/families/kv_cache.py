@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -26,7 +28,7 @@ def kept_fp8(k: Tensor) -> Tensor:
     return k.float().to(torch.float8_e4m3fn).double()
 
 
-_COMMON = {
+_COMMON: dict[str, Any] = {
     "dims": ("rows", "kv_heads", "head_dim"), "draw": _keys, "multiples": {"head_dim": 32}, "terms": lambda s: 1,
     "relations": ("batch", "order", "neighbours", "padding", "chunking", "rerun", "threads", "micro_batch", "strides"),
     "cost": lambda s: float(4 * s["rows"] * s["kv_heads"] * s["head_dim"]),

@@ -60,7 +60,11 @@ def _shapes(*values: tuple[int, int, int]) -> tuple[Shape, ...]:
     return tuple({"rows": r, "k": k, "n": n} for r, k, n in values)
 
 
-_MATRIX = {"dims": ("rows", "n", "k"), "terms": lambda s: s["k"], "cost": lambda s: float(s["rows"] * s["n"] * s["k"])}
+_MATRIX: dict[str, Any] = {
+    "dims": ("rows", "n", "k"),
+    "terms": lambda s: s["k"],
+    "cost": lambda s: float(s["rows"] * s["n"] * s["k"]),
+}
 _DEFAULTS = _shapes((2, 64, 32), (9, 256, 96), (33, 576, 192), (65, 1024, 256), (129, 1536, 576), (513, 1024, 256))
 
 FAMILIES = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -48,7 +50,7 @@ def sampler_exact(logits: Tensor, ids: Tensor) -> Tensor:
     return logprob_exact(z.masked_fill(z < least, -torch.inf), ids)
 
 
-_ROWS = {
+_ROWS: dict[str, Any] = {
     "dims": ("rows", "vocab"), "terms": lambda s: s["vocab"], "cost": lambda s: float(16 * s["rows"] * s["vocab"]),
     "roundings": 2,
     "defaults": tuple({"rows": r, "vocab": v} for r, v in ((2, 65), (9, 515), (33, 2050), (65, 32000))),

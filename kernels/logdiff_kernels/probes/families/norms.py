@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -47,7 +49,11 @@ def layer_exact(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return centred * torch.rsqrt((centred * centred).mean(-1, keepdim=True) + EPS) * weight + bias
 
 
-_ROWS = {"dims": ("rows", "n"), "terms": lambda s: s["n"], "cost": lambda s: float(8 * s["rows"] * s["n"])}
+_ROWS: dict[str, Any] = {
+    "dims": ("rows", "n"),
+    "terms": lambda s: s["n"],
+    "cost": lambda s: float(8 * s["rows"] * s["n"]),
+}
 _DEFAULTS = tuple(
     {"rows": r, "n": n} for r, n in ((2, 64), (9, 577), (65, 1024), (129, 4096), (513, 2048))
 )  # fmt: skip

@@ -17,7 +17,8 @@ def _delta(draw: Draw, shape: Shape) -> Problem:
 
     def unit() -> Tensor:
         x = draw.normal(batch, length, heads, shape["key_dim"])
-        return (x / x.norm(dim=-1, keepdim=True)).to(draw.dtype)
+        made: Tensor = (x / x.norm(dim=-1, keepdim=True)).to(draw.dtype)
+        return made
 
     rows = {
         "q": unit(), "k": unit(), "v": draw.activations(batch, length, heads, shape["value_dim"]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -50,12 +52,12 @@ def sorted_slots(y: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
     return y.reshape(rows * slots, -1)[order], index[order]
 
 
-_PLAIN = {
+_PLAIN: dict[str, Any] = {
     "dims": ("rows", "n"), "draw": _rows, "relations": ROW_RELATIONS, "terms": lambda s: s["n"], "wrt": ("x",),
     "cost": lambda s: float(4 * s["rows"] * s["n"]), "roundings": 2,
     "defaults": tuple({"rows": r, "n": n} for r, n in ((2, 64), (9, 577), (33, 4097), (513, 1024), (2, 70000))),
 }  # fmt: skip
-_INDEXED = {
+_INDEXED: dict[str, Any] = {
     "dims": ("rows", "slots", "n"), "draw": _slots, "exact": slots_exact, "wrt": ("y",), "terms": lambda s: s["slots"],
     "relations": tuple(r for r in ROW_RELATIONS if r not in ("packing", "compile")),
     "cost": lambda s: float(4 * s["rows"] * s["slots"] * s["n"]), "roundings": 8,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -29,7 +31,7 @@ def sigmoid_exact(logits: Tensor, top_k: int) -> Tensor:
     return best / best.sum(-1, keepdim=True)
 
 
-_ROWS = {
+_ROWS: dict[str, Any] = {
     "dims": ("rows", "experts", "top_k"), "draw": _router, "terms": lambda s: s["experts"], "roundings": 3,
     "cost": lambda s: float(16 * s["rows"] * s["experts"]),
     "relations": tuple(r for r in ROW_RELATIONS if r != "packing"), "wrt": ("logits",),

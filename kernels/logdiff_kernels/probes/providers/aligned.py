@@ -105,7 +105,7 @@ def attend(listed: list[Sequence], layout: Layout, fixed: dict[str, Any]) -> lis
         ops.store_kv(k, v, k_cache, v_cache, slots)
         lengths = torch.tensor(keys, dtype=torch.int32, device=q.device)
         out = ops.paged_attention(q, k_cache, v_cache, table, cu_q, lengths, **options)
-    return list(out.split(queries))
+    return list(torch.split(out, queries))
 
 
 def starts(lengths: list[int], device: Any) -> Tensor:

@@ -42,7 +42,7 @@ def _varlen(device: str, dtype: str) -> Impl:
             max_seqlen_q=max(queries), max_seqlen_k=max(keys), dropout_p=0.0, softmax_scale=fixed["scale"], causal=True,
             deterministic=False,
         )  # fmt: skip
-        return list(out.split(queries))
+        return list(torch.split(out, queries))
 
     return Impl(attend, layouts=("packed",), split=head_split(attend, "packed"), about="flash_attn_npu v2")
 
@@ -65,7 +65,7 @@ def _kvcache(device: str, dtype: str) -> Impl:
             page_table=table, cu_seqlens_q=starts(queries, q.device), max_seqlen_q=max(queries),
             softmax_scale=fixed["scale"], causal=max(queries) > 1, window_size=(-1, -1), softcap=0.0, num_splits=1,
         )  # fmt: skip
-        return list((out[0] if isinstance(out, tuple) else out).split(queries))
+        return list(torch.split(out[0] if isinstance(out, tuple) else out, queries))
 
     return Impl(
         attend, layouts=("paged",), pages=(128,), gradients=False, split=None, about="flash_attn_npu_v3 num_splits 1"

@@ -50,8 +50,13 @@ def _packed(attend: Attend, listed: list[Sequence], fixed: dict[str, Any]) -> li
     q, k, v = (torch.cat([one.parts[name] for one in listed])[None].transpose(1, 2) for name in "qkv")
     queries, keys = [one.length for one in listed], [one.parts["k"].shape[0] for one in listed]
     blocks = [visible(a, b, fixed["window"], q.device) for a, b in zip(queries, keys, strict=True)]
-    out = attend(q, k, v, torch.block_diag(*[b.int() for b in blocks]).bool()[None, None], False, fixed)
-    return list(out[0].transpose(0, 1).split(queries))
+    mask = torch.zeros(sum(queries), sum(keys), dtype=torch.bool, device=q.device)
+    row = column = 0
+    for block in blocks:
+        mask[row : row + block.shape[0], column : column + block.shape[1]] = block
+        row, column = row + block.shape[0], column + block.shape[1]
+    out = attend(q, k, v, mask[None, None], False, fixed)
+    return list(torch.split(out[0].transpose(0, 1), queries))
 
 
 def _padded(attend: Attend, listed: list[Sequence], layout: Layout, fixed: dict[str, Any]) -> list[Tensor]:

@@ -41,6 +41,10 @@ def _maker(call: Callable[..., Any]) -> Callable[[str, str], Impl]:
 
 PROVIDERS = (
     Provider(
-        "torch_compiled", ("cpu", "cuda"), {op: _maker(call) for op, call in _OPS.items()}, "torch.compile, dynamic"
+        "torch_compiled",
+        ("cpu", "cuda"),
+        {op: _maker(call) for op, call in _OPS.items()},
+        "torch.compile, dynamic shapes",
+        on_request="it compiles for minutes: name it with --provider",
     ),
 )

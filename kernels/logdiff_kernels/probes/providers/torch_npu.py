@@ -107,7 +107,7 @@ def infer_attention(score: Callable[..., Any]) -> Callable[[list[Sequence], Layo
             actual_seq_lengths_kv=keys, num_key_value_heads=k.shape[1], num_heads=q.shape[1], scale=fixed["scale"],
             **options,
         )  # fmt: skip
-        return list(out.view(q.shape).split(queries))
+        return list(torch.split(out.view(q.shape), queries))
 
     return attend
 

@@ -42,7 +42,8 @@ def _norm() -> Callable[..., Tensor]:
     def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
         with torch.device("meta"):
             module = kind(x.shape[-1], EPS)
-        return torch.func.functional_call(module, {"weight": weight}, (x,))
+        y: Tensor = torch.func.functional_call(module, {"weight": weight}, (x,))
+        return y
 
     return rms_norm
 
@@ -64,7 +65,8 @@ def _rope() -> Callable[..., Tensor]:
         """Tables in the dtype of x, [1, rows, head_dim], heads second, as in a model."""
         c, s = (torch.cat([t[position]] * 2, dim=-1)[None].to(x.dtype) for t in (cos, sin))
         q = x[None].transpose(1, 2)
-        return turn(q, q, c, s)[0][0].transpose(0, 1)
+        turned: Tensor = turn(q, q, c, s)[0][0].transpose(0, 1)
+        return turned
 
     return rope
 
@@ -89,9 +91,10 @@ def _experts() -> Callable[..., Tensor]:
             hidden_act="silu", experts_implementation="eager",
         )  # fmt: skip
         experts = _without_weights(module.Qwen3MoeExperts, config)
-        return torch.func.functional_call(
+        y: Tensor = torch.func.functional_call(
             experts, {"gate_up_proj": gate_up, "down_proj": down}, (x, ids, weights.to(x.dtype))
         )
+        return y
 
     return moe
 

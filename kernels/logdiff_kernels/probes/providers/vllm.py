@@ -279,7 +279,7 @@ def _attention(kv_dtype: str) -> Callable[[str, str], Impl]:
                 block_table=table, softcap=fixed["softcap"], scheduler_metadata=plan, s_aux=sinks,
                 kv_cache_dtype=kv_dtype,
             )  # fmt: skip
-            return list(out.split(queries))
+            return list(torch.split(out, queries))
 
         return Impl(
             attend, layouts=("paged",), pages=(32, 64, 128), gradients=False, split=head_split(attend, "paged"),
@@ -298,7 +298,7 @@ def _store(device: str, dtype: str) -> Impl:
     fixed = {"scale": 1.0, "window": 0, "softcap": 0.0, "sinks": None}
 
     def store(k: Tensor) -> Tensor:
-        listed = [Sequence({"q": torch.zeros_like(row), "k": row, "v": row}) for row in k.split(1)]
+        listed = [Sequence({"q": torch.zeros_like(row), "k": row, "v": row}) for row in torch.split(k, 1)]
         return torch.cat(attend(listed, Layout("paged", page=PAGE), fixed))
 
     return Impl(store, gradients=False, about=_about())
@@ -328,7 +328,7 @@ def _delta_rule(device: str, dtype: str) -> Impl:
         inputs = [torch.cat([one.parts[name] for one in listed])[None].contiguous() for name in names]
         lengths = [one.length for one in listed]
         out, _ = rule(inputs, fresh(len(listed), inputs), starts(lengths, "cpu"))
-        return list(out[0].split(lengths))
+        return list(torch.split(out[0], lengths))
 
     def pieces(one: Sequence, bounds: list[int], fixed: dict[str, Any]) -> Tensor:
         inputs = [one.parts[name][None] for name in names]

@@ -184,7 +184,7 @@ def _decode(impl: Impl, problem: Problem) -> Iterator[Trial]:
         yield Trial(f"tokens {half} to {length} decoded", [0], [tail], [tuple(x[half:] for x in again)])
         return
     layout = together(impl) or alone(impl)
-    full = each(impl, listed, alone(impl), problem.fixed)
+    prefilled = each(impl, listed, alone(impl), problem.fixed)
     for at in sorted({length - 1, length // 2}):
         steps = [
             Sequence({name: x[at : at + 1] if name == "q" else x[: at + 1] for name, x in one.parts.items()})
@@ -192,7 +192,7 @@ def _decode(impl: Impl, problem: Problem) -> Iterator[Trial]:
         ]
         decoded = (run if together(impl) else each)(impl, steps, layout, problem.fixed)
         rows = list(range(len(listed)))
-        wanted = [tuple(x[at : at + 1] for x in result) for result in full]
+        wanted = [tuple(x[at : at + 1] for x in result) for result in prefilled]
         yield Trial(f"token {at} of {length} decoded, {len(steps)} at a time", rows, wanted, decoded)
 
 
