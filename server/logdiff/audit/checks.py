@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 import yaml
+
 from logdiff.audit.effective import Table
 from logdiff.audit.keys import canonical, catalogue
 from logdiff.audit.rule import Rule, load_rules
@@ -183,7 +184,7 @@ def unknown_key(table: Table, rule: Rule) -> Iterator[Hit]:
 def matrix() -> list[dict[str, Any]]:
     """Combinations of versions: `rules/matrix.yaml`."""
     text = (files("logdiff.audit") / "rules" / "matrix.yaml").read_text(encoding="utf-8")
-    found: list[dict[str, Any]] = yaml.safe_load(text)["combinations"]
+    found: list[dict[str, Any]] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["combinations"]
     return found
 
 
@@ -206,8 +207,9 @@ def combinations(table: Table, rule: Rule) -> Iterator[Hit]:
         known = [n for n in versions if any(n in r["packages"] for r in rows)]
         if len(known) > 1 and not any(_fits(row, versions) for row in rows):
             shown = ", ".join(f"{n} {versions[n]}" for n in known)
-            yield Hit("both", anchor, shown, _places(table, known), "This combination is in no published matrix that is known "
-                      "here.", "info", "Compare with the matrix of your release notes.")  # fmt: skip
+            words = "This combination is in no published matrix that is known here."
+            fix = "Compare with the matrix of your release notes."
+            yield Hit("both", anchor, shown, _places(table, known), words, "info", fix)
 
 
 def _fits(row: dict[str, Any], versions: dict[str, str]) -> bool:
@@ -217,9 +219,15 @@ def _fits(row: dict[str, Any], versions: dict[str, str]) -> bool:
 def _row_hit(table: Table, row: dict[str, Any], names: Iterable[str]) -> Hit:
     shown = ", ".join(f"{n} {table.versions(n)[0]}" for n in names)
     return Hit(
-        "both", next(iter(row["packages"])), shown, _places(table, names), row["consequence"], row["severity"], row["fix"],
+        "both",
+        next(iter(row["packages"])),
+        shown,
+        _places(table, names),
+        row["consequence"],
+        row["severity"],
+        row["fix"],
         row["source"],
-    )  # fmt: skip
+    )
 
 
 def _places(table: Table, names: Iterable[str]) -> str:

@@ -111,6 +111,11 @@ class Judge:
         if condition.test == "differs_from":
             other = self._sided(condition.differs_from or "")
             return self._differ(found[0] if found else None, other[0] if other else None)
+        if condition.test == "matches":
+            partly = [r for r in found if isinstance(r.value, Unknown) and r.value.partly]
+            for r in partly:
+                if re.search(condition.matches or "", r.value.partly):
+                    return Answer(True, (r,))
         answers = [_tested(r, lambda v: _holds(condition, v)) for r in found]
         for one in answers:
             if one.truth is True:

@@ -73,7 +73,7 @@ class Table:
 
     def complete(self, side: str) -> bool:
         """Whether what starts a side was read with all of its options."""
-        launches = [launch for launch in self.evidence.launches if side in launch.sides]
+        launches = [one for one in self.evidence.launches if side in one.sides and one.framework != "environment"]
         return bool(launches) and all(launch.complete for launch in launches)
 
     def lists_packages(self, side: str) -> bool:
@@ -98,7 +98,7 @@ def _shown(found: Resolved) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Unknown) else value
+    return (value.partly or str(value)) if isinstance(value, Unknown) else value
 
 
 def resolve(evidence: Evidence) -> Table:
@@ -112,8 +112,8 @@ def resolve(evidence: Evidence) -> Table:
             groups[side, setting.key].append(setting)
     for (side, key), settings in groups.items():
         table.values[side, key] = _decide(side, key, settings)
-    for key in catalogue().keys:
-        _add_default(table, key)
+    for entry in catalogue().keys:
+        _add_default(table, entry)
     _derive(table)
     return table
 

@@ -55,7 +55,7 @@ def judge(table: Table, rules: Rules) -> list[Finding]:
             continue
         found.append(_finding(rule, answer, table, [*unknown, *(answer.why if answer.truth is None else ())]))
     found = list(dict.fromkeys(found))
-    return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.rule, f.where))  # type: ignore[arg-type]
+    return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.rule, f.where))
 
 
 def _versions(rule: Rule, table: Table) -> tuple[list[str], bool]:

@@ -96,7 +96,7 @@ def canonical(form: str, raw: str) -> Named:
     """Side and canonical key of an option as `form` spells it; an unlisted one keeps its own name."""
     if form == "verl":
         return _verl(raw)
-    if form in ("slime", "miles"):
+    if form == "slime":
         return _slime(raw)
     key = catalogue().find(form, raw)
     if key is not None:
@@ -104,9 +104,8 @@ def canonical(form: str, raw: str) -> Named:
     if form in ("vllm", "sglang"):
         if raw.startswith("hf_overrides."):
             return Named("rollout", "model." + _hf_name(raw.removeprefix("hf_overrides.")))
-        for prefix in ("override_generation_config.",):
-            if raw.startswith(prefix):
-                return Named("rollout", raw.removeprefix(prefix))
+        if raw.startswith("override_generation_config."):
+            return Named("rollout", raw.removeprefix("override_generation_config."))
         return Named("rollout", raw if form == "vllm" else f"sglang.{raw}")
     if form == "megatron":
         return Named("train", raw)
@@ -114,6 +113,8 @@ def canonical(form: str, raw: str) -> Named:
         return Named("both", f"model.{_hf_name(raw)}")
     if form == "transformers":
         return Named("train", raw)
+    if form == "run":
+        return Named("both", raw)
     return Named("both", f"{form}.{raw}")
 
 

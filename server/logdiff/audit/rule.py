@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
 from logdiff.audit.versions import specifier
 from logdiff.errors import InputError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
@@ -80,7 +81,7 @@ class Condition(_Strict):
             raise ValueError(f"{sorted(heads)[0]} stands alone, got {sorted(rest)} as well")
         return self
 
-    @property
+    @cached_property
     def test(self) -> str:
         """Name of the test of a `key` condition."""
         return next(name for name in _TESTS if name in {n.rstrip("_") for n in self.model_fields_set})
@@ -154,7 +155,7 @@ def parse_rules(texts: dict[str, str]) -> Rules:
     terms: dict[str, Condition] = {}
     for name, text in texts.items():
         try:
-            data = yaml.safe_load(text)
+            data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
             parsed = RuleFile.model_validate(data or {})
         except yaml.YAMLError as error:
             raise InputError(f"rule file {name} is no valid YAML: {' '.join(str(error).split())}", value=name) from None

@@ -13,9 +13,13 @@ ORIGINS = ("default", "file", "env", "script", "override", "log", "live")
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A value that can't be told without running something; `why` says what it depends on."""
+    """A value that can't be told without running something.
+
+    `why` says what it depends on; `partly` is the text around the unknown pieces, which stand there as `…`.
+    """
 
     why: str
+    partly: str = ""
 
     def __str__(self) -> str:
         return f"unknown ({self.why})"

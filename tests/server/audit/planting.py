@@ -16,7 +16,7 @@ import yaml
 from logdiff.audit import Audit, audit, audit_paths
 from logdiff.audit.keys import catalogue
 from logdiff.audit.settings import Evidence, Launch, Setting, Unknown
-from witness import ABSENT, Unsatisfiable, Wanted
+from witness import ABSENT, UnsatisfiableError, Wanted
 
 CLEAN = Path(__file__).with_name("clean")
 BASES = sorted(p.name for p in CLEAN.iterdir())
@@ -64,6 +64,7 @@ def pair_scene() -> Scene:
     env = {"VLLM_BATCH_INVARIANT": 1, "VLLM_ASCEND_ENABLE_NZ": 0, "HCCL_DETERMINISTIC": "strict",
            "LCCL_DETERMINISTIC": 1, "CLOSE_MATMUL_K_SHIFT": 1}  # fmt: skip
     values = {k: v for k, v in (left.values | right.values).items() if ".env." not in k}
+    values |= {f"both.package.{name}": "0.2.0" for name in ("flash-attn-npu", "flash-attn-npu-v3", "mindspeed")}
     values |= {f"{side}.env.{k}": v for side in ("rollout", "train") for k, v in env.items()}
     return Scene("pair", ("megatron", "vllm"), values)
 
@@ -88,7 +89,7 @@ def with_versions(base: Scene, versions: dict[str, str]) -> Scene:
 
 
 def planted(base: Scene, wanted: Wanted) -> Scene:
-    """A launch with a plant. Raises Unsatisfiable where this kind of launch can't say it."""
+    """A launch with a plant. Raises UnsatisfiableError where this kind of launch can't say it."""
     values = dict(base.values)
     for name, value in wanted.items():
         side, _, key = name.partition(".")
@@ -105,12 +106,16 @@ def planted(base: Scene, wanted: Wanted) -> Scene:
                 shared = side == "both" or (base.form != "pair" and key.startswith("env."))
                 values[f"{'both' if shared else side}.{key}"] = value
             continue
-        places = [s for s in ("rollout", "train") if side in (s, "both")]
+        shared = any(e.name == key and e.side == "both" for e in catalogue().keys) and not key.startswith("model.")
+        places = [s for s in ("rollout", "train") if shared or side in (s, "both")]
         for place in places:
             values.pop(f"{place}.{key}", None)
             if value is not ABSENT:
                 values[f"{place}.{key}"] = value
-    return replace(base, values=values)
+    frameworks = base.frameworks
+    if "miles-fsdp" in frameworks and values.get("train.train_backend") != "fsdp":
+        frameworks = ("miles",)
+    return replace(base, values=values, frameworks=frameworks)
 
 
 def oracle(made: Scene) -> Audit:
@@ -133,13 +138,13 @@ def oracle(made: Scene) -> Audit:
 
 
 def spelled(form: str, side: str, key: str, value: Any) -> tuple[str, Any]:
-    """(option, value) of a canonical key as a form writes it. Raises Unsatisfiable where it has no name there."""
+    """(option, value) of a canonical key as a form writes it. Raises UnsatisfiableError where it has no name there."""
     for entry in catalogue().keys:
         if entry.name == key and entry.side in (side, "both") and entry.aliases.get(form):
             names = entry.aliases[form]
             name = next((n for n in names if n not in entry.negated), names[0])
             return (name, not value) if name in entry.negated else (name, value)
-    raise Unsatisfiable(f"{form} has no name for {side}.{key}")
+    raise UnsatisfiableError(f"{form} has no name for {side}.{key}")
 
 
 def verl_option(side: str, key: str, value: Any) -> tuple[str, Any]:
@@ -148,7 +153,7 @@ def verl_option(side: str, key: str, value: Any) -> tuple[str, Any]:
         return key.removeprefix("verl."), value
     try:
         return spelled("verl", side, key, value)
-    except Unsatisfiable:
+    except UnsatisfiableError:
         pass
     if side == "rollout":
         if key.startswith("model."):
@@ -158,7 +163,7 @@ def verl_option(side: str, key: str, value: Any) -> tuple[str, Any]:
         return f"actor_rollout_ref.rollout.engine_kwargs.vllm.{name}", value
     try:
         name, value = spelled("megatron", side, key, value)
-    except Unsatisfiable:
+    except UnsatisfiableError:
         if not key.startswith("model."):
             raise
         name, value = spelled("hf", side, key, value)
@@ -216,7 +221,9 @@ class Writer:
 
     def _facts(self, values: dict[str, Any]) -> None:
         """What only a running interpreter knows."""
-        live = {k: values.pop(k) for k in list(values) if k.endswith(".deterministic_algorithms") or ".distribution." in k}
+        live = {
+            k: values.pop(k) for k in list(values) if k.endswith(".deterministic_algorithms") or ".distribution." in k
+        }
         if not live:
             return
         data: dict[str, Any] = {"format": "logdiff-env/1", "packages": {}, "env": {}}
@@ -237,7 +244,7 @@ class Writer:
     def _verl(self, made: Scene, values: dict[str, Any], env: dict[str, dict[str, Any]]) -> None:
         for side in ("rollout", "train"):
             if env[side]:
-                raise Unsatisfiable("one process tree")
+                raise UnsatisfiableError("one process tree")
         options = dict(verl_option(*_cut(name), value) for name, value in values.items())
         place = self.rng.choice(["script", "array", "yaml", "log"])
         self.places.append(place)
@@ -253,7 +260,11 @@ class Writer:
             self._file("outputs/config.yaml", yaml.safe_dump(nested, sort_keys=False))
         else:
             text = pprint.pformat(nested, width=90)
-            lines = ["INFO starting", *("(TaskRunner pid=4711) " + line for line in text.splitlines()), "step:1 - x:0.1"]
+            lines = [
+                "INFO starting",
+                *("(TaskRunner pid=4711) " + line for line in text.splitlines()),
+                "step:1 - x:0.1",
+            ]
             self._file("train.log", "\n".join(lines) + "\n")
 
     def _environment(self, name: str, env: dict[str, Any]) -> None:
@@ -266,7 +277,9 @@ class Writer:
             self._file("Dockerfile.env", f"FROM ubuntu:24.04\n{lines}\n")
 
     def _verl_script(self, options: dict[str, Any], env: dict[str, Any], place: str) -> None:
-        words = [_quoted(f"{self.rng.choice(['', '+', '++'])}{key}={hydra_text(value)}") for key, value in options.items()]
+        words = [
+            _quoted(f"{self.rng.choice(['', '+', '++'])}{key}={hydra_text(value)}") for key, value in options.items()
+        ]
         lines = ["#!/bin/bash", "set -x"]
         way = self.rng.choice(["export", "prefix", "ray"])
         self.places.append(way)
@@ -288,10 +301,11 @@ class Writer:
     def _slime(self, made: Scene, values: dict[str, Any], env: dict[str, dict[str, Any]]) -> None:
         for side in ("rollout", "train"):
             if env[side]:
-                raise Unsatisfiable("one process tree")
+                raise UnsatisfiableError("one process tree")
         model = {k: values.pop(k) for k in list(values) if k.startswith("rollout.model.")}
         self._model(model)
-        words = [w for name, value in values.items() for w in self._slime_flag(*_cut(name), value)]
+        flags = dict.fromkeys(tuple(self._slime_flag(*_cut(name), value)) for name, value in values.items())
+        words = [w for flag in flags for w in flag]
         lines = ["#!/bin/bash", *self._exports(env["both"]), "ARGS=(", *("   " + _quoted(w) for w in words), ")",
                  "ray start --head"]  # fmt: skip
         runtime = json.dumps({"env_vars": {k: str(v) for k, v in env["both"].items()}})
@@ -306,12 +320,12 @@ class Writer:
         for form, prefix in (("slime", ""), ("megatron", ""), ("vllm", "vllm-"), ("sglang", "sglang-")):
             try:
                 name, shown = spelled(form, side, key, value)
-            except Unsatisfiable:
+            except UnsatisfiableError:
                 continue
             return _flag(prefix + name, shown)
         if side == "train" and "." not in key:
             return _flag(key, value)
-        raise Unsatisfiable(key)
+        raise UnsatisfiableError(key)
 
     # two separate launches
 
@@ -324,11 +338,14 @@ class Writer:
             form = "vllm" if side == "rollout" else "megatron"
             try:
                 raw, shown = spelled(form, side, key, value)
-            except Unsatisfiable:
+            except UnsatisfiableError:
                 if key.startswith("model.") or "." in key or any(e.name == key for e in catalogue().keys):
                     raise
                 raw, shown = key, value
             sides[side][raw] = shown
+        for framework, side in (("vllm", "rollout"), ("megatron", "train")):
+            if framework not in made.frameworks and (sides[side] or env[side]):
+                raise UnsatisfiableError(f"nothing starts {side}")
         if "vllm" in made.frameworks:
             self._server(sides["rollout"], {**env["both"], **env["rollout"]})
         if "megatron" in made.frameworks:
@@ -339,7 +356,9 @@ class Writer:
         self.places.append(f"serve {place}")
         if place == "log":
             nested = _nest(options)
-            self._file("serve.log", f"(APIServer pid=9) INFO 09-11 14:12:54 [utils.py:233] non-default args: {nested!r}\n")
+            self._file(
+                "serve.log", f"(APIServer pid=9) INFO 09-11 14:12:54 [utils.py:233] non-default args: {nested!r}\n"
+            )
             return
         if place in ("yaml", "config"):
             shown = {k.replace("_", "-"): v for k, v in _nest(options).items()}
@@ -374,7 +393,10 @@ class Writer:
         data: dict[str, Any] = {"architectures": ["X"]}
         for name, value in model.items():
             side, key = _cut(name)
-            raw, shown = spelled("hf", side, key, value)
+            try:
+                raw, shown = spelled("hf", side, key, value)
+            except UnsatisfiableError:
+                raw, shown = key.removeprefix("model."), value
             data |= _nest({raw: shown}) if raw.split(".", 1)[0] not in data else {}
             if "." in raw:
                 head, _, tail = raw.partition(".")

@@ -83,6 +83,31 @@ def statement(draw: st.DrawFn, depth: int = 0) -> str:
     kind = draw(st.integers(0, 8 if depth < 2 else 3))
     name, value = draw(NAME), draw(word())
     inner = draw(statement(depth + 1)) if kind > 3 else ""
+    other = draw(statement(depth + 1)) if kind > 3 else ":"
+    return {
+        0: f"{name}={value}",
+        1: f'export {name}="${{{draw(NAME)}}}{draw(PLAIN)}"',
+        2: f"LIST+=({value}\n  {draw(word())} # said twice\n)",
+        3: f"{name}+={draw(PLAIN)}",
+        4: f'if [[ "${name}" == "{draw(st.sampled_from(["a", "b", "1"]))}" ]]; then\n{inner}\nelse\n{other}\nfi',
+        5: f'"${{{name}%{draw(st.sampled_from(["b", "1", "?", "*b"]))}}}"',
+        6: f'"${{{name}//{draw(st.sampled_from("ab1"))}/{plain.replace("/", "")}}}"',
+        7: f"$(({draw(st.integers(0, 9))} * {draw(st.integers(0, 9))} + {draw(st.integers(0, 99))} / {draw(st.integers(1, 9))}))",
+        8: "{" + f"{plain.replace('=', '')}p,q{draw(PLAIN)}" + "}",
+        9: f'"${{{name}:+set}}"',
+        10: f'"${{#{name}}}"',
+        11: f"\\{draw(st.sampled_from('ab$1'))}",
+    }[kind]
+    return out
+
+
+@st.composite
+def statement(draw: st.DrawFn, depth: int = 0) -> str:
+    """One statement: assignment, array, appending, test, case, loop, function, here-document."""
+    kind = draw(st.integers(0, 8 if depth < 2 else 3))
+    name, value = draw(NAME), draw(word())
+    inner = draw(statement(depth + 1)) if kind > 3 else ""
+    other = draw(statement(depth + 1)) if kind > 3 else ":"
     return {
         0: f"{name}={value}",
         1: f'export {name}="${{{draw(NAME)}}}{draw(PLAIN)}"',

@@ -8,7 +8,7 @@ from typing import Any
 from logdiff.audit.rule import Condition, Rules
 
 
-class Unsatisfiable(Exception):
+class UnsatisfiableError(Exception):
     """This draw leads nowhere; draw again."""
 
 
@@ -48,12 +48,12 @@ class Solver:
             return self._solve(self.terms[c.term], truth)
         if c.framework is not None:
             if (c.framework in self.frameworks) is not truth:
-                raise Unsatisfiable
+                raise UnsatisfiableError
             return {}
         if c.package is not None:
             key = f"both.package.{c.package}"
             if c.version is not None:
-                raise Unsatisfiable
+                raise UnsatisfiableError
             return {key: "1.0" if c.absent is not truth else ABSENT}
         if c.differs_across_sides is not None:
             return self._pair(f"rollout.{c.differs_across_sides}", f"train.{c.differs_across_sides}", truth)
@@ -61,7 +61,8 @@ class Solver:
             if not truth:
                 return {f"rollout.{c.one_side_only}": ABSENT, f"train.{c.one_side_only}": ABSENT}
             sides = self.rng.sample(["rollout", "train"], 2)
-            return {f"{sides[0]}.{c.one_side_only}": self._value_of(c.one_side_only), f"{sides[1]}.{c.one_side_only}": ABSENT}
+            value = self._value_of(c.one_side_only)
+            return {f"{sides[0]}.{c.one_side_only}": value, f"{sides[1]}.{c.one_side_only}": ABSENT}
         return self._test(c, truth)
 
     def _each(self, parts: tuple[Condition, ...], truth: bool) -> Wanted:
@@ -69,12 +70,15 @@ class Solver:
         for part in parts:
             for key, value in self._solve(part, truth).items():
                 if key in wanted and wanted[key] is not value and wanted[key] != value:
+                    if value is ABSENT and part.key is not None and part.set is False:
+                        wanted[key] = ABSENT  # the default is to give the value
+                        continue
                     if value is ABSENT:
                         if truth:
-                            raise Unsatisfiable
+                            raise UnsatisfiableError
                         continue
                     if wanted[key] is not ABSENT and not _compatible(parts, key):
-                        raise Unsatisfiable
+                        raise UnsatisfiableError
                 wanted[key] = value
         return wanted
 
@@ -82,9 +86,9 @@ class Solver:
         for part in self.rng.sample(list(parts), len(parts)):
             try:
                 return self._solve(part, truth)
-            except Unsatisfiable:
+            except UnsatisfiableError:
                 continue
-        raise Unsatisfiable
+        raise UnsatisfiableError
 
     def _value_of(self, key: str) -> Any:
         if key.startswith("package."):
@@ -152,7 +156,7 @@ class Solver:
 
 
 def _compatible(parts: tuple[Condition, ...], key: str) -> bool:
-    """Two tests of one key in a conjunction (not 1.0, greater than 0): the later draw is checked by the audit itself."""
+    """Two tests of one key in a conjunction (not 1.0, greater than 0): the audit itself checks the later draw."""
     return sum(part.key is not None and part.key.partition(".")[2] == key.partition(".")[2] for part in parts) > 1
 
 

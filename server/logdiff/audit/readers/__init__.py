@@ -15,6 +15,11 @@ from logdiff.errors import InputError
 
 MAX_FILES = 500
 _SKIPPED = re.compile(r"\.(py|pyc|safetensors|bin|pt|pth|model|parquet|png|jpg|gz|zip|tar|whl|so|jinja|md|lock)$")
+_MODEL_FILES = re.compile(
+    r"(tokenizer.*|vocab|added_tokens|special_tokens_map|preprocessor_config|.*\.index)\.json$|merges\.txt$|"
+    r".*\.(safetensors|bin|pt|pth|model|jinja)$"
+)
+"""Files of a model folder that hold weights or the tokenizer."""
 _SHELL = re.compile(
     r"^\s*(export\s+\w+=|#!.*\b(ba|z|k|da)?sh\b|set -[a-z]+|source\s|\w+=\(|(python3?|torchrun|vllm|ray|nohup)\s)", re.M
 )
@@ -59,21 +64,20 @@ def _folder(folder: Path, shown: str, collector: Collector) -> None:
     names = sorted(p for p in folder.iterdir() if not p.name.startswith(".") or p.name == ".hydra")
     if (folder / ".hydra" / "config.yaml").is_file():
         _file(folder / ".hydra" / "config.yaml", f"{shown}/.hydra/config.yaml", collector, set())
-    model = (folder / "config.json").is_file()
     inside = {p.resolve() for p in names[:MAX_FILES] if p.is_file()}
     passed = 0
     for path in names[:MAX_FILES]:
         name = f"{shown}/{path.name}"
-        if path.is_dir() or (model and path.name not in ("config.json", "generation_config.json")):
-            passed += not path.name.startswith(".")
-        elif _SKIPPED.search(path.name):
+        if _MODEL_FILES.match(path.name) or path.name == ".hydra":
+            continue
+        if path.is_dir() or _SKIPPED.search(path.name):
             passed += 1
         else:
             _file(path, name, collector, inside)
     if len(names) > MAX_FILES:
         collector.unread(shown, f"{len(names)} entries; {MAX_FILES} are read")
-    if passed and not model:
-        collector.unread(shown, f"{passed} folders and files that hold no configuration by their kind")
+    if passed:
+        collector.unread(shown, f"{passed} folders, programs and data files in it are not read; name them to read them")
 
 
 def _file(path: Path, shown: str, collector: Collector, given: set[Path]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -52,6 +53,8 @@ class Launcher:
                 self.scripts.append((script.text, script.line))
         elif name == "docker":
             self._docker(words, command)
+        elif name in ("pip", "pip3", "uv", "git") or [w.text for w in words[1:3]] == ["-m", "pip"]:
+            self._installed(words)
         else:
             self._engine(words, {**command.exported, **env}, command, ())
 
@@ -98,11 +101,29 @@ class Launcher:
 
     def _docker(self, words: list[Word], command: Command) -> None:
         for index, word in enumerate(words):
+            image = re.search(r"\b(vllm-ascend|verl|vllm)(?:-openai)?:v?(\d[\w.]*)", word.text)
+            if image:
+                self.collector.package(image[1], image[2], self._where(word.line))
             if word.text in ("-e", "--env") and index + 1 < len(words):
                 name, equals, value = words[index + 1].text.partition("=")
                 if equals:
                     self._env(name, Word(value, words[index + 1].line), "both", command)
                     self.launches += 1
+
+    def _installed(self, words: list[Word]) -> None:
+        """Versions that `pip install NAME==VERSION` and `git clone -b TAG URL` bring."""
+        texts = [w.text for w in words]
+        if "install" in texts:
+            for word in words:
+                match = re.match(r"^([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==([\w.+!-]+)$", word.text)
+                if match:
+                    self.collector.package(match[1], match[2], self._where(word.line))
+        elif texts[1:2] == ["clone"]:
+            branch = next((b for a, b in pairwise(texts) if a in ("-b", "--branch")), None)
+            url = next((t for t in texts if re.search(r"/[\w.-]+(\.git)?$", t) and ":" in t), None)
+            if branch and url and not UNKNOWN.search(branch + url):
+                name = url.rstrip("/").rsplit("/", 1)[-1].removesuffix(".git")
+                self.collector.package(name, branch, self._where(words[0].line))
 
     def _engine(
         self, words: list[Word], env: dict[str, Word], command: Command, missing: tuple[tuple[str, str], ...]
@@ -111,6 +132,8 @@ class Launcher:
         if found is None:
             return
         framework, arguments = found
+        if framework == "miles" and ("--train-backend", "fsdp") in pairwise(a.text for a in arguments):
+            framework = "miles-fsdp"
         if framework == "unknown":
             if any(a.text.startswith("--") for a in arguments):
                 text = _shown(" ".join(w.text for w in words[:3]))
@@ -164,7 +187,7 @@ class Launcher:
             return
         reason = self.variables.reason(text)
         if reason is None or not reason.choices:
-            yield "", Unknown(reason.why if reason is not None else "unknown")
+            yield "", Unknown(reason.why if reason is not None else "unknown", UNKNOWN.sub("…", text))
             return
         for condition, choice in reason.choices:
             changed = text.replace(found[0], choice)
@@ -228,7 +251,7 @@ class Launcher:
         seen[key] = (value, line)
 
     def _flags(self, framework: str, arguments: list[Word], command: Command) -> None:
-        form = "slime" if framework in ("slime", "miles") else framework
+        form = "slime" if framework in ("slime", "miles", "miles-fsdp") else framework
         seen: dict[str, tuple[str, int]] = {}
         for flag, values, line in _options(arguments):
             name, raw = _flag_name(form, flag)

@@ -196,8 +196,12 @@ class Expander:
             at = child.end_byte
 
     def _string(self, node: Any) -> Iterator[_Piece]:
+        pieces = list(self._template(node, 1, 1))
+        if all(p.many is not None or not p.text for p in pieces) and any(p.many is not None for p in pieces):
+            yield from (p for p in pieces if p.many is not None)  # "$@" without arguments is no word at all
+            return
         yield _Piece("", quoted=True)
-        yield from self._template(node, 1, 1)
+        yield from pieces
 
     def _template(self, node: Any, first: int, last: int) -> Iterator[_Piece]:
         """Text with expansions in it: inside double quotes, or a heredoc. `first` and `last` bytes are left off."""

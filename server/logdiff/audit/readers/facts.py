@@ -100,7 +100,8 @@ def _meta(text: str, shown: str, collector: Collector) -> None:
         return
     if not isinstance(data, dict):
         return
-    data = data.get("meta") if isinstance(data.get("meta"), dict) else data
+    inner = data.get("meta")
+    data = inner if isinstance(inner, dict) else data
     for name in _META:
         if data.get(name) is not None:
             collector.option("run", name, data[name], shown, "file", side="rollout")
@@ -184,7 +185,8 @@ def dockerfile(text: str, shown: str, collector: Collector) -> bool:
 def _joined(text: str) -> list[tuple[int, str]]:
     """Lines with their continuations."""
     joined: list[tuple[int, str]] = []
-    start, parts = 0, []
+    start = 0
+    parts: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not parts:
             start = number

@@ -21,7 +21,7 @@ class Tests:
         """Whether a test holds; None where it can't be told."""
         kind = node.type
         if kind == "command":
-            name = node.text.decode("utf-8", "replace").strip()
+            name = str(node.text.decode("utf-8", "replace")).strip()
             if name in ("true", "false", ":"):
                 return name != "false"
             words = [w.text for c in node.named_children for w in self.expander.words(c)]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
+
 from logdiff.audit.keys import catalogue
 from logdiff.audit.readers.collect import Collector
 from logdiff.audit.settings import Setting, Unknown
