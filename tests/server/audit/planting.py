@@ -1,4 +1,4 @@
-"""Launches as canonical settings: taken from the clean scripts, changed by a plant, judged directly or written as files.
+"""Launches as canonical settings: taken from the clean scripts, changed by a plant, judged or written as files.
 
 The direct way (`oracle`) never touches a reader, so that what the files are found to say can be compared with it.
 """

@@ -50,7 +50,7 @@ def run(text: str) -> list[list[str]]:
             rows.append([])
         else:
             rows[-1].append(word)
-    return [[w for w in row] if row != [""] else [] for row in rows[:-1]]
+    return [row if row != [""] else [] for row in rows[:-1]]
 
 
 @st.composite
@@ -59,7 +59,7 @@ def word(draw: st.DrawFn, depth: int = 0) -> str:
     parts = draw(st.lists(st.integers(0, 11), min_size=1, max_size=3))
     out = ""
     for kind in parts:
-        name, plain = draw(NAME), draw(PLAIN)
+        name, plain, digit = draw(NAME), draw(PLAIN), draw(st.integers(0, 9))
         out += {
             0: plain,
             1: f"'{draw(SPACED)}'",
@@ -68,7 +68,7 @@ def word(draw: st.DrawFn, depth: int = 0) -> str:
             4: f"${{{name}}}",
             5: f'"${{{name}%{draw(st.sampled_from(["b", "1", "?", "*b"]))}}}"',
             6: f'"${{{name}//{draw(st.sampled_from("ab1"))}/{plain.replace("/", "")}}}"',
-            7: f"$(({draw(st.integers(0, 9))} * {draw(st.integers(0, 9))} + {draw(st.integers(0, 99))} / {draw(st.integers(1, 9))}))",
+            7: f"$(({digit} * {draw(st.integers(0, 9))} + {draw(st.integers(0, 99))} / {digit + 1}))",
             8: "{" + f"{plain.replace('=', '')}p,q{draw(PLAIN)}" + "}",
             9: f'"${{{name}:+set}}"',
             10: f'"${{#{name}}}"',
@@ -84,36 +84,13 @@ def statement(draw: st.DrawFn, depth: int = 0) -> str:
     name, value = draw(NAME), draw(word())
     inner = draw(statement(depth + 1)) if kind > 3 else ""
     other = draw(statement(depth + 1)) if kind > 3 else ":"
+    letter = draw(st.sampled_from(["a", "b", "1"]))
     return {
         0: f"{name}={value}",
         1: f'export {name}="${{{draw(NAME)}}}{draw(PLAIN)}"',
         2: f"LIST+=({value}\n  {draw(word())} # said twice\n)",
         3: f"{name}+={draw(PLAIN)}",
-        4: f'if [[ "${name}" == "{draw(st.sampled_from(["a", "b", "1"]))}" ]]; then\n{inner}\nelse\n{other}\nfi',
-        5: f'"${{{name}%{draw(st.sampled_from(["b", "1", "?", "*b"]))}}}"',
-        6: f'"${{{name}//{draw(st.sampled_from("ab1"))}/{plain.replace("/", "")}}}"',
-        7: f"$(({draw(st.integers(0, 9))} * {draw(st.integers(0, 9))} + {draw(st.integers(0, 99))} / {draw(st.integers(1, 9))}))",
-        8: "{" + f"{plain.replace('=', '')}p,q{draw(PLAIN)}" + "}",
-        9: f'"${{{name}:+set}}"',
-        10: f'"${{#{name}}}"',
-        11: f"\\{draw(st.sampled_from('ab$1'))}",
-    }[kind]
-    return out
-
-
-@st.composite
-def statement(draw: st.DrawFn, depth: int = 0) -> str:
-    """One statement: assignment, array, appending, test, case, loop, function, here-document."""
-    kind = draw(st.integers(0, 8 if depth < 2 else 3))
-    name, value = draw(NAME), draw(word())
-    inner = draw(statement(depth + 1)) if kind > 3 else ""
-    other = draw(statement(depth + 1)) if kind > 3 else ":"
-    return {
-        0: f"{name}={value}",
-        1: f'export {name}="${{{draw(NAME)}}}{draw(PLAIN)}"',
-        2: f"LIST+=({value}\n  {draw(word())} # said twice\n)",
-        3: f"{name}+={draw(PLAIN)}",
-        4: f'if [[ "${name}" == "{draw(st.sampled_from(["a", "b", "1"]))}" ]]; then\n{inner}\nelse\n{draw(statement(depth + 1)) if kind > 3 else ":"}\nfi',
+        4: f'if [[ "${name}" == "{letter}" ]]; then\n{inner}\nelse\n{other}\nfi',
         5: f'case "${name}" in\n  a*) {inner} ;;\n  *) B=other ;;\nesac',
         6: f"for A in x y{draw(PLAIN)}; do\n{inner}\ndone",
         7: f'[ -n "${name}" ] && {name}=full',
