@@ -8,10 +8,11 @@ from typing import Any
 
 from mcp.server.mcpserver.exceptions import ToolError
 
-from logdiff.mcp import align_words, probe_words, resources, summaries
+from logdiff.mcp import align_words, audit_words, probe_words, resources, summaries
 from logdiff.mcp.jobs import Record
 from logdiff.mcp.results import (
     AlignResult,
+    AuditResult,
     CaseResult,
     EnvResult,
     Facts,
@@ -176,6 +177,18 @@ def _planned(workspace: Workspace, record: Record, data: Facts, case: str, detai
     )
 
 
+def _audited(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> AuditResult:
+    return AuditResult(
+        summary=audit_words.summary(data),
+        verdict=audit_words.verdict(data),
+        next_steps=audit_words.steps(data),
+        format=data.get("format"),
+        exit_code=record.exit_code,
+        case=case,
+        facts=audit_words.facts(data, detail, workspace.relative),
+    )
+
+
 def _probed(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> ProbeResult:
     return ProbeResult(
         summary=data["summary"],
@@ -208,6 +221,7 @@ _KINDS: dict[str, Any] = {
     "case_query": QueryResult,
     "report_render": ReportResult,
     "env_inspect": EnvResult,
+    "config_audit": AuditResult,
     "probe_run": ProbeResult,
 }
 _FINISHED: dict[str, Any] = {
@@ -220,6 +234,7 @@ _FINISHED: dict[str, Any] = {
     "case_query": _queried,
     "report_render": _rendered,
     "env_inspect": _inspected,
+    "config_audit": _audited,
     "probe_run": _probed,
 }
 

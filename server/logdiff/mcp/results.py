@@ -111,6 +111,15 @@ class EnvResult(Result):
     facts: Facts = {}
 
 
+class AuditResult(Result):
+    """logdiff-audit/1."""
+
+    format: Text = None
+    exit_code: Annotated[int | None, WithJsonSchema({"type": ["integer", "null"]})] = None
+    case: str = ""
+    facts: Facts = {}
+
+
 class AlignResult(Result):
     """logdiff-align-plan/1 or logdiff-align/1."""
 

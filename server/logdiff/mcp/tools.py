@@ -47,7 +47,7 @@ class State:
     allow_write: bool = False
 
 
-_WRITES = frozenset({"logdiff_run", "logdiff_measure", "case_import", "probe_run"})
+_WRITES = frozenset({"logdiff_run", "logdiff_measure", "case_import", "config_audit", "probe_run"})
 """Tools that make or extend a case."""
 _ENGINES = frozenset({"logdiff_run", "align_plan", "align_apply", "align_revert"})
 """Tools that start engines or change them: one such job at a time."""
@@ -98,8 +98,10 @@ def tool_maker(server: MCPServer) -> Callable[..., Callable[[_Tool], _Tool]]:
 def add_tools(server: MCPServer, state: State) -> None:
     """Register every tool of this version; those that change engines only where the server was started so."""
     tool = tool_maker(server)
+    from logdiff.mcp.audit_tools import add_audit_tools
     from logdiff.mcp.probe_tools import add_probe_tools
 
+    add_audit_tools(server, state)
     add_probe_tools(server, state)
     if state.allow_write:
         from logdiff.mcp.align_tools import add_align_tools

@@ -13,6 +13,7 @@ from logdiff import __version__
 from logdiff.case.files import write_atomic
 from logdiff.errors import CaseError, InputError
 from logdiff.measure.stream import PAIRS
+from logdiff.report.audit import read_audit
 from logdiff.report.axes import RC, Plot
 from logdiff.report.before_after import before_after_plot
 from logdiff.report.extremes import STRIP_TOKENS, WORST_SAMPLES, WORST_TOKENS
@@ -68,6 +69,7 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
         "rows": rows,
         "columns": COLUMNS,
         "gates": gate_rows(files.measure),
+        "audit": read_audit(case.path, files.missing),
         "figures": drawn,
         "floor": floor,
         "before": before,
