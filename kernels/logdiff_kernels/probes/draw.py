@@ -51,7 +51,7 @@ class Draw:
         x = x * channels
         if self.edges:
             x = self._with_edges(x)
-        return torch.Tensor.to(x, self.dtype)
+        return x.to(self.dtype)
 
     def _with_edges(self, x: Tensor) -> Tensor:
         """Signed zeros and subnormals of the dtype in about one element of 64; the rest stays."""
@@ -67,7 +67,8 @@ class Draw:
 
     def weight(self, *shape: int) -> Tensor:
         """Matrices [..., out, in] of size 1/sqrt(in)."""
-        return (self.normal(*shape) * shape[-1] ** -0.5).to(self.dtype)
+        made: Tensor = (self.normal(*shape) * shape[-1] ** -0.5).to(self.dtype)
+        return made
 
     def scale(self, n: int) -> Tensor:
         """Norm weights around 1."""

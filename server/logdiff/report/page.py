@@ -20,6 +20,7 @@ from logdiff.report.extremes import STRIP_TOKENS, WORST_SAMPLES, WORST_TOKENS
 from logdiff.report.files import CaseFiles, read_files
 from logdiff.report.floor import read_floor
 from logdiff.report.plots import plots
+from logdiff.report.probes import read_probes
 from logdiff.report.profile import Profile, profile
 from logdiff.report.repeat import repeat
 from logdiff.report.sides import side_table
@@ -60,7 +61,9 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
     if earlier_pair is not None and tokens is not None and tokens.main is not None:
         now = tokens.pairs[tokens.main]
         figures = [*([before_after_plot(earlier_pair, now)] if earlier_pair.finite and now.finite else []), *figures]
+    probes = read_probes(case.path, files.missing)
     drawn, saved = draw(figures, png_dir)
+    picture, more = draw([probes.plot] if probes is not None and probes.plot is not None else [], png_dir)
     context = {
         "files": files,
         "summary": sentence(files, rows, floor),
@@ -71,6 +74,8 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
         "gates": gate_rows(files.measure),
         "audit": read_audit(case.path, files.missing),
         "figures": drawn,
+        "probes": probes,
+        "probe_picture": picture[0] if picture else None,
         "floor": floor,
         "before": before,
         "sides": side_table(files.fingerprints),
@@ -79,7 +84,7 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
         **_token_context(files, tokens),
     }
     write_atomic(output, _html(context).encode("utf-8"))
-    return {"html": output, "png": saved}
+    return {"html": output, "png": [*saved, *more]}
 
 
 def _main_name(rows: list[PairRow], tokens: Profile | None) -> str:
