@@ -8,12 +8,13 @@ from typing import Any
 
 from mcp.server.mcpserver.exceptions import ToolError
 
-from logdiff.mcp import align_words, audit_words, probe_words, resources, summaries
+from logdiff.mcp import align_words, audit_words, dispatch_words, probe_words, resources, summaries
 from logdiff.mcp.jobs import Record
 from logdiff.mcp.results import (
     AlignResult,
     AuditResult,
     CaseResult,
+    DispatchResult,
     EnvResult,
     Facts,
     JobInfo,
@@ -81,7 +82,7 @@ def _pending(tool: str, case: str, job: JobInfo) -> Result:
         "job": job,
     }
     kind = _KINDS[tool]
-    pending: Result = kind(**fields) if kind in (EnvResult, AlignResult, ProbeResult) else kind(case=case, **fields)
+    pending: Result = kind(**fields) if kind in _WITHOUT_CASE else kind(case=case, **fields)
     return pending
 
 
@@ -177,6 +178,17 @@ def _planned(workspace: Workspace, record: Record, data: Facts, case: str, detai
     )
 
 
+def _dispatched(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> DispatchResult:
+    return DispatchResult(
+        summary=dispatch_words.summary(data),
+        verdict=dispatch_words.verdict(data),
+        next_steps=dispatch_words.steps(data, case),
+        format=data.get("format"),
+        exit_code=record.exit_code,
+        facts=dispatch_words.facts(data, detail),
+    )
+
+
 def _audited(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> AuditResult:
     return AuditResult(
         summary=audit_words.summary(data),
@@ -211,6 +223,7 @@ def _aligned(workspace: Workspace, record: Record, data: Facts, case: str, detai
     )
 
 
+_WITHOUT_CASE = (EnvResult, AlignResult, ProbeResult, DispatchResult)
 _KINDS: dict[str, Any] = {
     "align_plan": AlignResult,
     "align_apply": AlignResult,
@@ -223,6 +236,7 @@ _KINDS: dict[str, Any] = {
     "env_inspect": EnvResult,
     "config_audit": AuditResult,
     "probe_run": ProbeResult,
+    "dispatch_inspect": DispatchResult,
 }
 _FINISHED: dict[str, Any] = {
     "align_plan": _planned,
@@ -236,6 +250,7 @@ _FINISHED: dict[str, Any] = {
     "env_inspect": _inspected,
     "config_audit": _audited,
     "probe_run": _probed,
+    "dispatch_inspect": _dispatched,
 }
 
 

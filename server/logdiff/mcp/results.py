@@ -136,6 +136,14 @@ class ProbeResult(Result):
     facts: Facts = {}
 
 
+class DispatchResult(Result):
+    """logdiff-dispatch/1."""
+
+    format: Text = None
+    exit_code: Annotated[int | None, WithJsonSchema({"type": ["integer", "null"]})] = None
+    facts: Facts = {}
+
+
 class JobResult(Result):
     """State of one job, or the list of jobs."""
 

@@ -47,9 +47,9 @@ class State:
     allow_write: bool = False
 
 
-_WRITES = frozenset({"logdiff_run", "logdiff_measure", "case_import", "config_audit", "probe_run"})
+_WRITES = frozenset({"logdiff_run", "logdiff_measure", "case_import", "config_audit", "probe_run", "dispatch_inspect"})
 """Tools that make or extend a case."""
-_ENGINES = frozenset({"logdiff_run", "align_plan", "align_apply", "align_revert"})
+_ENGINES = frozenset({"logdiff_run", "dispatch_inspect", "align_plan", "align_apply", "align_revert"})
 """Tools that start engines or change them: one such job at a time."""
 
 Detail = Annotated[
@@ -99,10 +99,12 @@ def add_tools(server: MCPServer, state: State) -> None:
     """Register every tool of this version; those that change engines only where the server was started so."""
     tool = tool_maker(server)
     from logdiff.mcp.audit_tools import add_audit_tools
+    from logdiff.mcp.dispatch_tools import add_dispatch_tools
     from logdiff.mcp.probe_tools import add_probe_tools
 
     add_audit_tools(server, state)
     add_probe_tools(server, state)
+    add_dispatch_tools(server, state)
     if state.allow_write:
         from logdiff.mcp.align_tools import add_align_tools
 
