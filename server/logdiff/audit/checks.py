@@ -193,12 +193,16 @@ def combinations(table: Table, rule: Rule) -> Iterator[Hit]:
     versions = {
         name: table.versions(name)[0] for row in matrix() for name in row["packages"] if len(table.versions(name)) == 1
     }
+    bad = False
     for row in matrix():
         if row["state"] == "good":
             continue
         answers = [within(versions[n], spec) if n in versions else False for n, spec in row["packages"].items()]
         if all(answers):
+            bad = True
             yield _row_hit(table, row, row["packages"])
+    if bad:
+        return
     anchors = [name for name in ("vllm-ascend",) if name in versions]
     for anchor in anchors:
         rows = [

@@ -110,6 +110,8 @@ def json_or_hydra(text: str) -> Any:
             return json.loads(text)
         except (ValueError, RecursionError):
             pass
+    if re.match(r"^\s*\([\s\d,.+-]*\)\s*$", text):
+        return literal(text)
     return hydra(text)
 
 

@@ -20,7 +20,6 @@ from witness import ABSENT, UnsatisfiableError, Wanted
 
 CLEAN = Path(__file__).with_name("clean")
 BASES = sorted(p.name for p in CLEAN.iterdir())
-SOURCE = {"verl": "override", "vllm": "override", "megatron": "override", "slime": "override", "miles": "override"}
 
 
 @dataclass(frozen=True)
@@ -155,6 +154,10 @@ def verl_option(side: str, key: str, value: Any) -> tuple[str, Any]:
         return spelled("verl", side, key, value)
     except UnsatisfiableError:
         pass
+    known = any(entry.name == key for entry in catalogue().keys)
+    if not known and not key.startswith("model."):
+        prefix = "rollout.engine_kwargs.vllm" if side == "rollout" else "actor.megatron.override_transformer_config"
+        return f"actor_rollout_ref.{prefix}.{key}", value
     if side == "rollout":
         if key.startswith("model."):
             name, value = spelled("hf", side, key, value)
@@ -335,6 +338,8 @@ class Writer:
         sides: dict[str, dict[str, Any]] = {"rollout": {}, "train": {}}
         for name, value in values.items():
             side, key = _cut(name)
+            if key == "model_path" and side == "train":
+                continue  # the server's model; Megatron builds its own
             form = "vllm" if side == "rollout" else "megatron"
             try:
                 raw, shown = spelled(form, side, key, value)

@@ -1,0 +1,101 @@
+"""A table written by hand, from the published facts and not from the rule files: what must and must not be found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from logdiff.audit import audit_paths
+
+V = "actor_rollout_ref.rollout."
+A = "actor_rollout_ref.actor."
+RUN = "python3 -m verl.trainer.main_ppo {} actor_rollout_ref.rollout.name=vllm\n"
+VERL9 = "verl==0.9.0\n"
+
+# (id, script, other files, rule, severity or None where the rule must be silent)
+TABLE = [
+    ("raw at 0.7", RUN.format(f"{V}logprobs_mode=raw_logprobs {V}temperature=0.7"), {}, "raw-logprobs-at-temperature", "error"),
+    ("raw at 1", RUN.format(f"{V}logprobs_mode=raw_logprobs {V}temperature=1"), {}, "raw-logprobs-at-temperature", None),
+    ("top-p", RUN.format(f"{V}top_p=0.9"), {}, "top-p-renormalises", "error"),
+    ("top-p with raw", RUN.format(f"{V}top_p=0.9 {V}logprobs_mode=raw_logprobs"), {}, "top-p-renormalises", None),
+    ("top-p in validation only", RUN.format(f"{V}val_kwargs.top_p=0.9"), {}, "top-p-renormalises", None),
+    ("later override wins", RUN.format(f"{V}top_p=0.9 {V}top_p=1.0"), {}, "top-p-renormalises", None),
+    ("told that it is set twice", RUN.format(f"{V}top_p=0.9 {V}top_p=1.0"), {}, "set-twice", "warning"),
+    ("same value twice", RUN.format(f"{V}top_p=1.0 {V}top_p=1.0"), {}, "set-twice", None),
+    ("0.8 keeps none", RUN.format(""), {"requirements.txt": "verl==0.8.0\n"}, "no-rollout-logprobs", "warning"),
+    ("0.9 keeps them", RUN.format(""), {"requirements.txt": VERL9}, "no-rollout-logprobs", None),
+    ("unknown version", RUN.format(""), {}, "no-rollout-logprobs", "info"),
+    ("version of a git clone", "git clone -b v0.8.0 https://github.com/verl-project/verl.git\n" + RUN.format(""), {},
+     "no-rollout-logprobs", "warning"),
+    ("bypass", RUN.format("algorithm.rollout_correction.bypass_mode=True"), {}, "bypass-mode", "error"),
+    ("megatron eps", "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --rotary-base 1000000 --swiglu\n",
+     {"config.json": '{"model_type": "llama", "rms_norm_eps": 1e-06, "rope_theta": 1000000, "hidden_act": "silu"}'},
+     "norm-epsilon-differs", "error"),
+    ("megatron eps given", "torchrun pretrain_gpt.py --num-layers 2 --norm-epsilon 1e-6 --rotary-base 1000000\n",
+     {"config.json": '{"model_type": "llama", "rms_norm_eps": 1e-06, "rope_theta": 1000000}'},
+     "norm-epsilon-differs", None),
+    ("megatron rope", "torchrun pretrain_gpt.py --num-layers 2 --norm-epsilon 1e-6\n",
+     {"config.json": '{"model_type": "llama", "rms_norm_eps": 1e-06, "rope_theta": 1000000}'},
+     "rope-theta-differs", "error"),
+    ("new rope form", "torchrun pretrain_gpt.py --num-layers 2 --rotary-base 5000000\n",
+     {"config.json": '{"model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 5000000}}'},
+     "rope-theta-differs", None),
+    ("tied head", "torchrun pretrain_gpt.py --num-layers 2\n",
+     {"config.json": '{"model_type": "llama", "tie_word_embeddings": false}'}, "tied-embeddings-differ", "error"),
+    ("vocabulary of 151669 padded for TP 2",
+     "torchrun pretrain_gpt.py --num-layers 2 --vocab-size 151669 --tensor-model-parallel-size 2 --deterministic-mode\n",
+     {"config.json": '{"model_type": "qwen3", "vocab_size": 151936}'}, "vocabulary-differs", "error"),
+    ("norm_topk_prob", "torchrun pretrain_gpt.py --num-layers 2 --num-experts 8 --moe-router-pre-softmax\n",
+     {"config.json": '{"model_type": "qwen3_moe", "norm_topk_prob": true}'}, "norm-topk-prob-differs", "error"),
+    ("norm_topk_prob by order", "torchrun pretrain_gpt.py --num-layers 2 --num-experts 8\n",
+     {"config.json": '{"model_type": "qwen3_moe", "norm_topk_prob": true}'}, "norm-topk-prob-differs", None),
+    ("window of W", "torchrun pretrain_gpt.py --num-layers 2 --window-size '(4096, 0)'\n",
+     {"config.json": '{"model_type": "mistral", "sliding_window": 4096}'}, "sliding-window-off-by-one", "error"),
+    ("window of W - 1", "torchrun pretrain_gpt.py --num-layers 2 --window-size '(4095, 0)'\n",
+     {"config.json": '{"model_type": "mistral", "sliding_window": 4096}'}, "sliding-window-off-by-one", None),
+    ("old FA3 switch on main", "VLLM_BATCH_INVARIANT=1 HCCL_CONNECT_TIMEOUT=1 vllm serve m --attention-backend FLASH_ATTN\n",
+     {"requirements.txt": "vllm-ascend @ git+https://github.com/vllm-project/vllm-ascend@main\n"},
+     "fa3-flag-ignored-on-main", "error"),
+    ("old FA3 switch on 0.23", "VLLM_BATCH_INVARIANT=1 HCCL_CONNECT_TIMEOUT=1 vllm serve m --attention-backend FLASH_ATTN\n",
+     {"requirements.txt": "vllm-ascend==0.23.0\n"}, "fa3-flag-ignored-on-main", None),
+    ("new switch on 0.23", 'vllm serve m --additional-config \'{"rl_config": {"enabled": true}}\'\n',
+     {"requirements.txt": "vllm-ascend==0.23.0\n"}, "rl-config-before-main", "error"),
+    ("refused key", 'vllm serve m --additional-config \'{"rl_config": {"enabled": true, "consistency": true}}\'\n',
+     {"requirements.txt": "vllm-ascend @ git+https://g/vllm-ascend@main\n"}, "rl-config-unknown-key", "error"),
+    ("ignored variable", "export VLLM_ATTENTION_BACKEND=FLASH_ATTN\nvllm serve m\n", {"r.txt": "vllm==0.22.0\n"},
+     "vllm-attention-backend-variable", "warning"),
+    ("variable that is read", "export VLLM_ATTENTION_BACKEND=FLASH_ATTN\nvllm serve m\n", {"r.txt": "vllm==0.11.0\n"},
+     "vllm-attention-backend-variable", None),
+    ("misspelt variable", "export HCCL_DETERMINSTIC=strict\nvllm serve m\n", {}, "near-miss", "warning"),
+    ("misspelt override", RUN.format(f"+{V}temprature=1.0"), {}, "near-miss", "warning"),
+    ("other names", RUN.format(f"{V}max_num_seqs=8 {V}top_k=-1 {A}ppo_micro_batch_size=4"), {}, "near-miss", None),
+    ("submitting shell only",
+     "export VLLM_BATCH_INVARIANT=1\nray job submit --runtime-env-json='{\"env_vars\": {\"A\": \"1\"}}' -- " + RUN.format(""),
+     {}, "env-not-passed", "warning"),
+    ("in the runtime environment",
+     "export VLLM_BATCH_INVARIANT=1\nray job submit --runtime-env-json='{\"env_vars\": {\"VLLM_BATCH_INVARIANT\": \"1\"}}' -- "
+     + RUN.format(""), {}, "env-not-passed", None),
+    ("before ray start", "export VLLM_BATCH_INVARIANT=1\nray start --head\nray job submit -- " + RUN.format(""), {},
+     "env-not-passed", None),
+    ("one of two versions", RUN.format(""), {"r.txt": "vllm==0.22.0\nvllm-ascend==0.23.0\n"}, "version-combination", "error"),
+    ("dropout by default", "torchrun pretrain_gpt.py --num-layers 2\n", {}, "dropout-in-training", "warning"),
+    ("generation config", "vllm serve m\n", {"generation_config.json": '{"top_p": 0.95, "transformers_version": "5"}'},
+     "generation-config-samples", "warning"),
+    ("generation config off", "vllm serve m --generation-config vllm\n",
+     {"generation_config.json": '{"top_p": 0.95, "transformers_version": "5"}'}, "generation-config-samples", None),
+    ("in one branch", f'if [ -n "$X" ]; then P=0.9; elif [ -d /x ]; then P=0.5; else P=1.0; fi\n{RUN.format(V + "top_p=$P")}', {},
+     "top-p-renormalises", "info"),
+    ("branch that is taken", f'N=2\nif [ "$N" -gt 1 ]; then P=0.9; else P=1.0; fi\n{RUN.format(V + "top_p=$P")}', {},
+     "top-p-renormalises", "error"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "files", "rule", "severity"), [row[1:] for row in TABLE], ids=[r[0] for r in TABLE])
+def test_known_cases(script: str, files: dict[str, str], rule: str, severity: str | None, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("#!/bin/bash\n" + script)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    found = audit_paths([tmp_path])
+    hits = [f for f in found.findings if f.rule == rule]
+    shown = [(f.rule, f.severity, f.key, f.value) for f in found.findings]
+    assert [f.severity for f in hits] == ([severity] if severity else []), (shown, found.evidence.unread)
