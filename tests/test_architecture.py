@@ -23,6 +23,7 @@ LAYER = {  # a part may import parts of a lower number, and itself
     "report": 3,
     "live": 4,
     "align": 5,
+    "dispatch": 5,
     "probe": 2.5,  # reads with `target`, is drawn by `report`
     "actions": 6,
     "mcp": 7,

@@ -16,6 +16,7 @@ from logdiff.measure.stream import PAIRS
 from logdiff.report.audit import read_audit
 from logdiff.report.axes import RC, Plot
 from logdiff.report.before_after import before_after_plot
+from logdiff.report.dispatch import read_dispatch
 from logdiff.report.extremes import STRIP_TOKENS, WORST_SAMPLES, WORST_TOKENS
 from logdiff.report.files import CaseFiles, read_files
 from logdiff.report.floor import read_floor
@@ -62,8 +63,10 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
         now = tokens.pairs[tokens.main]
         figures = [*([before_after_plot(earlier_pair, now)] if earlier_pair.finite and now.finite else []), *figures]
     probes = read_probes(case.path, files.missing)
+    dispatch = read_dispatch(case.path, files.missing)
     drawn, saved = draw(figures, png_dir)
     picture, more = draw([probes.plot] if probes is not None and probes.plot is not None else [], png_dir)
+    table, again = draw([dispatch.plot] if dispatch is not None and dispatch.plot is not None else [], png_dir)
     context = {
         "files": files,
         "summary": sentence(files, rows, floor),
@@ -76,6 +79,8 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
         "figures": drawn,
         "probes": probes,
         "probe_picture": picture[0] if picture else None,
+        "dispatch": dispatch,
+        "dispatch_picture": table[0] if table else None,
         "floor": floor,
         "before": before,
         "sides": side_table(files.fingerprints),
@@ -84,7 +89,7 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
         **_token_context(files, tokens),
     }
     write_atomic(output, _html(context).encode("utf-8"))
-    return {"html": output, "png": [*saved, *more]}
+    return {"html": output, "png": [*saved, *more, *again]}
 
 
 def _main_name(rows: list[PairRow], tokens: Profile | None) -> str:
