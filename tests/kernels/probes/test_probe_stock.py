@@ -1,0 +1,110 @@
+"""What the probes say of stock operators, against brute force that shares nothing with them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from logdiff_kernels.probes.session import Wanted, run
+from torch.nn import functional
+
+GRID = [(r, k, n) for r in (1, 2, 3, 4) for k in range(1, 25) for n in (1, 2, 3)]
+
+
+def probed(ops: list[str], providers: list[str], relations: list[str], **task: Any) -> list[dict[str, Any]]:
+    request = {"ops": ops, "providers": providers, "relations": relations, "seconds": 600.0, **task}
+    return run(Wanted.of(request))["results"]
+
+
+def share_of_draws_with_other_bits(r: int, k: int, n: int, draws: int) -> float:
+    """How often some row of a product of r rows has other bits than in a call of fewer rows, on random fp32 data."""
+    different = 0
+    for seed in range(draws):
+        g = torch.Generator().manual_seed(1000 * seed + 31 * k + n)
+        x, w = torch.randn(r, k, generator=g), torch.randn(n, k, generator=g)
+        whole = functional.linear(x, w)
+        fewer = [functional.linear(x[:s], w) for s in range(1, r)]
+        alone = [functional.linear(x[i : i + 1], w) for i in range(r)]
+        same = all(torch.equal(whole[: len(part)], part) for part in fewer)
+        same &= all(torch.equal(whole[i : i + 1], part) for i, part in enumerate(alone))
+        different += not same
+    return different / draws
+
+
+def test_the_smallest_batch_variant_product_agrees_with_brute_force_over_a_grid() -> None:
+    shape = {"rows": 4, "k": 24, "n": 3}
+    (entry,) = probed(["linear"], ["torch"], ["I:batch"], dtype="float32", shapes={"linear": [shape]})
+    often = {(r, k, n): share_of_draws_with_other_bits(r, k, n, 12) for r, k, n in GRID}
+    assert entry["ok"] is not (max(often.values()) > 0)  # the grid holds every shape that the probe could end at
+    if entry["ok"]:
+        return
+    small = entry["smallest_failing_shape"]
+    place = (small["rows"], small["k"], small["n"])
+    assert share_of_draws_with_other_bits(*place, 400) > 0
+    for other, share in often.items():  # no single dimension of it can be lowered, but for shapes that rarely show
+        lower = [a < b for a, b in zip(other, place, strict=True)]
+        if sum(lower) == 1 and sum(a == b for a, b in zip(other, place, strict=True)) == 2:
+            assert share <= 0.5, (other, place, share)
+
+
+def test_a_sum_over_a_long_row_alone_is_split_over_threads() -> None:
+    """torch splits one long reduction over threads, but gives each thread whole rows when there are several."""
+    if torch.get_num_threads() < 2:
+        pytest.skip("needs two threads")
+    x = torch.randn(2, 70000, generator=torch.Generator().manual_seed(0))
+    brute = any(not torch.equal(x[:2].sum(-1)[i], x[i : i + 1].sum(-1)[0]) for i in range(2))
+    shapes = {"sum": [{"rows": 2, "n": 70000}]}
+    (entry,) = probed(["sum"], ["torch"], ["I:batch"], dtype="float32", shapes=shapes)
+    assert (entry["ok"] is False) == brute
+
+
+@pytest.mark.slow(seconds=120)
+def test_sdpa_and_vllm_attention_agree_with_brute_force() -> None:
+    """One sequence of a length where kernels split keys: the last token decoded, against its row of the prefill."""
+    heads, kv_heads, width, length = 4, 2, 64, 513
+    shape = {
+        "batch": 1, "length": length, "heads": heads, "kv_heads": kv_heads, "head_dim": width, "window": 0,
+        "softcap": 0, "sinks": 0,
+    }  # fmt: skip
+    (entry,) = probed(["attention"], ["sdpa"], ["I:decode"], dtype="float32", shapes={"attention": [shape]})
+    different = False
+    for seed in range(4):
+        g = torch.Generator().manual_seed(seed)
+        q = torch.randn(1, heads, length, width, generator=g)
+        k, v = (torch.randn(1, kv_heads, length, width, generator=g) for _ in range(2))
+        whole = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        for at in (length // 2, length - 1):
+            one = functional.scaled_dot_product_attention(
+                q[:, :, at : at + 1], k[:, :, : at + 1], v[:, :, : at + 1], enable_gqa=True
+            )
+            different |= not torch.equal(one[:, :, 0], whole[:, :, at])
+    assert (entry["ok"] is False) == different
+
+
+@pytest.mark.slow(seconds=400)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_aligned_operators_keep_every_invariance_of_every_family(dtype: str) -> None:
+    data = run(Wanted.of({"ops": ["all"], "providers": ["aligned"], "dtype": dtype, "seconds": 1500.0}))
+    invariances = [entry for entry in data["results"] if "I:" in entry["relation"]]
+    assert len({entry["op"] for entry in invariances}) >= 19
+    assert [e for e in invariances if e["ok"] is not True or not e["control_seen"]] == []
+    assert [e for e in data["results"] if e["relation"] in ("A", "grad-A") and e["ok"] is False] == []
+
+
+def test_a_budget_of_nothing_leaves_everything_in_skipped() -> None:
+    began = time.monotonic()
+    data = run(Wanted.of({"ops": ["rms_norm"], "providers": ["torch"], "seconds": 0.0}))
+    assert data["results"] == []
+    assert {entry["reason"] for entry in data["skipped"]} == {"out of time"}
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.slow(seconds=120)
+def test_sums_over_rank_processes_are_probed_and_the_aligned_tree_holds() -> None:
+    shapes = {"all_reduce": [{"rows": 4, "n": 64, "ranks": 2}, {"rows": 4, "n": 64, "ranks": 4}]}
+    entries = probed(["all_reduce"], ["torch", "aligned"], ["I:batch", "I:order", "A"], shapes=shapes)
+    assert {entry["provider"] for entry in entries} == {"torch", "aligned"}
+    assert all(entry["control_seen"] for entry in entries)
+    assert all(entry["ok"] for entry in entries if entry["provider"] == "aligned")
