@@ -69,6 +69,7 @@ def environment() -> dict[str, Any]:
         "cpu": cpu(),
         "torch": torch_facts(),
         "packages": packages(),
+        "distributions": ambiguous_distributions(),
         "device": device(),
         "cann": cann(),
         "env": environment_variables(),
@@ -123,6 +124,33 @@ def packages() -> dict[str, str]:
         if name and _PACKAGES.match(name) and name not in found:
             found[name] = distribution.version
     return dict(sorted(found.items()))
+
+
+_AMBIGUOUS = ("batch_invariant_ops",)
+"""Import names that unrelated packages share."""
+_NPU_FILE = re.compile(r"npu|ascend|cann|opp/", re.IGNORECASE)
+
+
+def ambiguous_distributions() -> dict[str, dict[str, Any]]:
+    """Which distribution provides an import name that several packages have; read off its metadata, never imported.
+
+    `npu_files` is whether any of its files is for NPUs: the CANN operators have some, the CUDA package of the same
+    name has none. None where the distribution lists no files.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for distribution in metadata.distributions():
+        files = distribution.files
+        tops = {str(file).split("/", 1)[0].removesuffix(".py") for file in files or ()}
+        name = str(distribution.metadata["Name"] or "")
+        for wanted in _AMBIGUOUS:
+            if wanted in tops or name.replace("-", "_").lower() == wanted:
+                own = [str(f) for f in files or () if ".dist-info/" not in str(f)]
+                found[wanted] = {
+                    "name": name,
+                    "version": distribution.version,
+                    "npu_files": any(_NPU_FILE.search(f) for f in own) if own else None,
+                }
+    return found
 
 
 def environment_variables() -> dict[str, str]:

@@ -232,7 +232,7 @@ class Writer:
         data: dict[str, Any] = {"format": "logdiff-env/1", "packages": {}, "env": {}}
         for key, value in live.items():
             if key.endswith("deterministic_algorithms"):
-                data["torch"] = {"version": "2.10.0", "deterministic_algorithms": value}
+                data["torch"] = {"deterministic_algorithms": value}
             else:
                 _, _, rest = key.partition(".distribution.")
                 name, _, fact = rest.rpartition(".")
@@ -402,10 +402,11 @@ class Writer:
                 raw, shown = spelled("hf", side, key, value)
             except UnsatisfiableError:
                 raw, shown = key.removeprefix("model."), value
-            data |= _nest({raw: shown}) if raw.split(".", 1)[0] not in data else {}
-            if "." in raw:
-                head, _, tail = raw.partition(".")
+            head, dot, tail = raw.partition(".")
+            if dot and isinstance(data.get(head), dict):
                 data[head][tail] = shown
+            elif shown is not None or head not in data:
+                data |= _nest({raw: shown})
         self._file("config.json", json.dumps(data))
 
 

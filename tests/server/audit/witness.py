@@ -52,9 +52,10 @@ class Solver:
             return {}
         if c.package is not None:
             key = f"both.package.{c.package}"
-            if c.version is not None:
+            wants = c.absent is not truth
+            if c.version is not None or (wants and c.package in ("vllm-ascend", "torch-npu")):  # other ways lead there
                 raise UnsatisfiableError
-            return {key: "1.0" if c.absent is not truth else ABSENT}
+            return {key: "1.0" if wants else ABSENT}
         if c.differs_across_sides is not None:
             return self._pair(f"rollout.{c.differs_across_sides}", f"train.{c.differs_across_sides}", truth)
         if c.one_side_only is not None:

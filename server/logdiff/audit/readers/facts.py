@@ -27,8 +27,9 @@ def environment(
         if value != "***":
             collector.env(str(name), str(value), shown, side=side, origin=origin)
     torch = data.get("torch")
-    if isinstance(torch, dict) and isinstance(torch.get("version"), str):
-        collector.package("torch", torch["version"], shown, origin, side)
+    if isinstance(torch, dict):
+        if isinstance(torch.get("version"), str):
+            collector.package("torch", torch["version"], shown, origin, side)
         if isinstance(torch.get("deterministic_algorithms"), bool):
             collector.option(
                 "run", "deterministic_algorithms", torch["deterministic_algorithms"], shown, origin, side=side
