@@ -17,6 +17,9 @@ from logdiff.target.alignment import VARIABLE, overlay_document
 PHASES = {"rollout": ("prefill", "decode", "score"), "train": ("score", "backward")}
 """Phases of each side; `prefill` and `decode` of a train side that samples are asked for too."""
 
+ONEDNN_LOG = "ONEDNN_VERBOSE"
+"""Variable that makes every copy of oneDNN in a process name its kernels, also one that vLLM has linked in."""
+
 
 def collect(
     run: RunFile,
@@ -48,6 +51,7 @@ def collect(
     spec = run.spec(side, model)
     if VARIABLE not in spec.env:
         spec = replace(spec, env={**spec.env, VARIABLE: _overlay(run, side, folder)})
+    spec = replace(spec, env={ONEDNN_LOG: "1", **spec.env})
     folder.mkdir(parents=True, exist_ok=True)
     output = folder / f"{side}.json"
     engine = start(spec, log=folder / f"{side}.log", timeouts=timeouts, on_progress=on_progress, cancel=cancel)
