@@ -6,11 +6,12 @@ A library with the bytes of the original's needs no run.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,10 @@ from benchmarks.mutants.build import Workplace
 from benchmarks.mutants.sources import KERNELS, PLANS, Mutant
 
 _GRACE, _FACTOR = 60, 30
-"""Seconds, and times the original's, that a check may take."""
+"""Seconds of CPU time, and times the original's seconds, that a check may take: a busy or stopped machine ends none."""
+
+_LONGEST = 6 * 3600
+"""Seconds that a check which waits may take."""
 
 Send = Callable[[dict[str, Any]], None]
 Original = list[tuple[ladder.Check, int, float]]
@@ -85,10 +89,22 @@ def in_child(work: Callable[[Send], None]) -> tuple[list[dict[str, Any]], str]:
         records = [json.loads(line) for line in pipe if line.endswith("\n")]
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
-        return records, "endless" if os.WTERMSIG(status) == signal.SIGALRM else "crash"
+        return records, "endless" if os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGALRM) else "crash"
     if os.WEXITSTATUS(status):
         raise RuntimeError(f"the child process of a trial has failed; its last record: {records[-1:]}")
     return records, ""
+
+
+@contextlib.contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """End this process, as `endless`, after that much CPU time inside of the block."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.alarm(_LONGEST)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.alarm(0)
 
 
 def survey(place: Workplace, kernel: str, rung: str, want: Want) -> Original:
@@ -173,9 +189,9 @@ def _climb(place: Workplace, mutant: Mutant, kernel: str, original: Original, wa
             if not differing[variant] and not replanned:
                 continue
             send({"check": name, "rung": rung})
-            signal.alarm(_GRACE + int(_FACTOR * seconds))
-            ladder.perform(check, wanted(want, check), 100_000 + 30 * most)
-            signal.alarm(0)
+            expected = wanted(want, check)
+            with limited(_GRACE + _FACTOR * seconds):
+                ladder.perform(check, expected, 100_000 + 30 * most)
     except ladder.CaughtError as error:
         send({"outcome": {"status": "caught", "check": error.check, "rung": rung, "detail": str(error)[:600]}})
     except UnsupportedError as error:

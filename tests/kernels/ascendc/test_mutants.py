@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.mutants import sources
+from benchmarks.mutants import sources, trial
 from benchmarks.mutants.operators import OPERATORS
 from benchmarks.mutants.text import blanked, calls
 
@@ -212,6 +215,23 @@ def test_mutants_of_a_file_are_listed_by_name_and_an_unknown_name_is_refused(tmp
     refused = _campaign("--names", named[0], "no-such-mutant", "--out", str(tmp_path / "out"), "--work", str(tmp_path))
     assert refused.returncode == 2
     assert "no mutants no-such-mutant" in refused.stderr
+
+
+def test_a_check_ends_after_its_cpu_time_and_not_while_it_is_stopped() -> None:
+    def trial_of(work: Callable[[], None]) -> tuple[list[dict[str, Any]], str]:
+        def climb(send: Callable[[dict[str, Any]], None]) -> None:
+            with trial.limited(0.2):
+                work()
+            send({"ended": True})
+
+        return trial.in_child(climb)
+
+    def turn() -> None:
+        while True:
+            pass
+
+    assert trial_of(turn) == ([], "endless")
+    assert trial_of(lambda: time.sleep(0.6)) == ([{"ended": True}], "")
 
 
 @pytest.mark.slow(seconds=20)
