@@ -7,9 +7,9 @@ from collections.abc import Callable
 from logdiff.mcp.results import Facts, NextStep
 from logdiff.mcp.summaries import clip
 
-MAX_FINDINGS = 8
-MAX_NOTES = 4
-MAX_UNREAD = 5
+MAX_CHARS = 4400
+"""Longest findings of a summary, in characters; errors come first, and the rest is counted."""
+MAX_UNREAD = 4
 
 
 def verdict(data: Facts) -> str:
@@ -53,13 +53,19 @@ def facts(data: Facts, detail: str, relative: Callable[[str], str]) -> Facts:
     """Findings, most severe first, and what was not read; cut unless `detail` is full."""
     if detail == "full":
         return {k: data.get(k) for k in ("findings", "unread", "read", "versions", "counts", "effective")}
-    grave = [f for f in data["findings"] if f["severity"] != "info"]
-    notes = [f for f in data["findings"] if f["severity"] == "info"]
+    shown: list[Facts] = []
+    size = 0
+    for finding in data["findings"]:
+        row = _short(finding)
+        size += len(str(row))
+        if size > MAX_CHARS:
+            break
+        shown.append(row)
     return {
-        "findings": [_short(f) for f in [*grave[:MAX_FINDINGS], *notes[:MAX_NOTES]]],
-        "left_out": max(len(grave) - MAX_FINDINGS, 0) + max(len(notes) - MAX_NOTES, 0),
+        "findings": shown,
+        "left_out": len(data["findings"]) - len(shown),
         "unread": [
-            {"file": clip(relative(str(u["file"])), 120), "line": u["line"], "why": clip(u["why"], 160)}
+            {"file": clip(relative(str(u["file"])), 100), "line": u["line"], "why": clip(u["why"], 120)}
             for u in data["unread"][:MAX_UNREAD]
         ],
         "unread_left_out": max(len(data["unread"]) - MAX_UNREAD, 0),

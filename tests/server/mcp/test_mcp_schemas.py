@@ -17,8 +17,8 @@ from mcp import Client
 pytestmark = pytest.mark.anyio
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 TOOLS = {
-    "case_import", "case_query", "env_inspect", "job_status", "logdiff_measure", "logdiff_run", "probe_run",
-    "report_render",
+    "case_import", "case_query", "config_audit", "dispatch_inspect", "env_inspect", "job_status", "logdiff_measure",
+    "logdiff_run", "probe_run", "report_render",
 }  # fmt: skip
 WRITING = {"align_apply", "align_plan", "align_revert"}
 
