@@ -75,6 +75,7 @@ def _judge(one: Registration, record: Record, reference: dict[tuple[str, str], A
     for name, schema in trial.forms(one.op):
         if len(reached) + len(missed) >= trial.MAX_FORMS:
             break
+        trial.call(name, schema, "float32", device)  # what torch imports on a first call is not what is watched
         watch = _Watch(owners)
         with watch:
             result = trial.call(name, schema, "float32", device)
@@ -182,7 +183,7 @@ def _signature(one: Registration, codes: list[CodeType]) -> list[str]:
     schema = next((s for s in schemas if s.overload_name == wanted), None)
     if schema is None:
         return []
-    for code in codes:
+    for code in sorted(codes, key=lambda c: c.co_filename != one.source.rpartition(":")[0]):
         names = list(code.co_varnames[: code.co_argcount])
         if len(names) != len(schema.arguments):
             continue

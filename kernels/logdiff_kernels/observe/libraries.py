@@ -22,7 +22,11 @@ def libraries() -> list[dict[str, Any]]:
     loaded = {str(Path(p).resolve()) for p in getattr(getattr(torch, "ops", None), "loaded_libraries", ())}
     owners, found = installed(), []
     for path in sorted(_mapped() | loaded):
-        if path.startswith((*_SYSTEM, sys.base_prefix + "/lib/lib")) or owners.standard(path) or "/lib-dynload/" in path:
+        if (
+            path.startswith((*_SYSTEM, sys.base_prefix + "/lib/lib"))
+            or owners.standard(path)
+            or "/lib-dynload/" in path
+        ):
             continue
         owner = owners.of(path)
         root = owner.root if owner is not None else ""
