@@ -14,7 +14,7 @@ from logdiff.dispatch.ascend_profile.records import MAX_KINDS, Capture, Tally, W
 from logdiff.dispatch.ascend_profile.schema import COMMUNICATION, COMPUTE, NUMBERS, TASK, Schema, checked
 from logdiff.errors import EvidenceError, InputError
 
-_ROWS = 4096
+_ROWS = 512
 MAX_STRINGS = 1 << 16
 """Strings that are kept in memory at a time."""
 
