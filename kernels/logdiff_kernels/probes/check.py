@@ -116,7 +116,7 @@ def run(
     compared = 0
     for at, shape in enumerate(shapes):
         if tried and time.monotonic() > deadline:
-            return _entry(check, setting, True if compared else None, seen, how, tried), shapes[at:]
+            return _unfinished(_entry(check, setting, None, seen, how, tried), shapes[at:]), shapes[at:]
         try:
             difference, count = _fails(check, impl, shape, setting)
         except Exception as error:
@@ -139,6 +139,14 @@ def run(
         return entry, []
     _refusals(refused, tried)
     return _entry(check, setting, True if compared else None, seen, how, tried), []
+
+
+def _unfinished(entry: dict[str, Any], left: list[Shape]) -> dict[str, Any]:
+    """Nothing failed so far, but not every shape was tried: that proves nothing of the others."""
+    tried = len(entry["detail"]["shapes"])
+    if entry["control_seen"]:
+        entry["detail"]["not_proven"] = f"out of time: {tried} of {tried + len(left)} shapes were tried, and held"
+    return entry
 
 
 def _tolerant(check: Check, impl: Impl, shape: Shape, setting: Setting) -> Difference | None:
@@ -304,7 +312,7 @@ def _accuracy(
     shapes = [shape for shape in shapes if check.family.cost(shape) <= MOST_EXACT] or shapes[:1]
     for at, shape in enumerate(shapes):
         if tried and time.monotonic() > deadline:
-            return _with(_entry(check, setting, True, seen, how, tried), worst), shapes[at:]
+            return _unfinished(_with(_entry(check, setting, None, seen, how, tried), worst), shapes[at:]), shapes[at:]
         try:
             verdict = judged(shape, impl)
         except Exception as error:

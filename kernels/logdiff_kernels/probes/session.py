@@ -95,8 +95,8 @@ def run(
         known: checks (`identity`) whose result is at hand; they are left out.
 
     Returns:
-        `results` and `skipped` of `logdiff-probe/1`, `seconds` used, and `implementations`: what each provider says of
-        itself.
+        `results` and `skipped` of `logdiff-probe/1`, `seconds` used, `implementations`: what each provider says of
+        itself, and `order`: every operator and relation in the order of lists.
     """
     begin = time.monotonic()
     skipped: list[dict[str, Any]] = []
@@ -121,7 +121,13 @@ def run(
             results.append(entry)
         on_check(done + 1, len(listed), name, entry)
     seconds = round(time.monotonic() - begin, 2)
-    return {"results": results, "skipped": skipped, "seconds": seconds, "implementations": abouts}
+    return {
+        "results": results,
+        "skipped": skipped,
+        "seconds": seconds,
+        "implementations": abouts,
+        "order": {"operators": list(families()), "relations": list(relations.names())},
+    }
 
 
 def rank(relation: str) -> int:

@@ -87,7 +87,7 @@ def run_probes(
     return {
         "format": FORMAT,
         "logdiff": __version__,
-        "results": _sorted([*known, *data["results"]]),
+        "results": _sorted([*known, *data["results"]], data["order"]),
         "skipped": [*data["skipped"], *plan.left_out],
         "cached": len(known),
         "seconds": data["seconds"],
@@ -121,6 +121,15 @@ def _skipped(entry: dict[str, Any]) -> tuple[str, str, str, str]:
     )  # fmt: skip
 
 
-def _sorted(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    order = {entry["op"]: i for i, entry in reversed(list(enumerate(entries)))}
-    return sorted(entries, key=lambda entry: (order[entry["op"]], entry["provider"]))
+def _sorted(entries: list[dict[str, Any]], order: dict[str, list[str]]) -> list[dict[str, Any]]:
+    operators = {name: i for i, name in enumerate(order["operators"])}
+    relations = {name: i for i, name in enumerate(order["relations"])}
+    return sorted(
+        entries,
+        key=lambda entry: (
+            operators.get(entry["op"], 0),
+            entry["provider"],
+            relations.get(entry["relation"], 0),
+            identity(entry)[3],
+        ),
+    )

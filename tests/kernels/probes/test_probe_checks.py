@@ -177,3 +177,12 @@ def test_a_shape_that_an_implementation_refuses_is_told_and_the_others_are_tried
     assert [shape for shape, _ in refused] == [{"rows": 2, "n": 64}]
     with pytest.raises(checks.RefusedError, match="64 is refused"):
         checks.run(check, shapes[:1], SETTING, time.monotonic() + 60, [])
+
+
+def test_a_check_that_had_no_time_for_every_shape_is_not_proven() -> None:
+    family = FAMILIES["rms_norm"]
+    check = Check(family, "clean", implementation(family), "I:batch")
+    entry, left = checks.run(check, list(family.defaults[:3]), SETTING, time.monotonic() - 1, [])
+    assert left == list(family.defaults[1:3])
+    assert (entry["ok"], entry["control_seen"]) == (None, True)
+    assert entry["detail"]["not_proven"] == "out of time: 1 of 3 shapes were tried, and held"
