@@ -127,3 +127,46 @@ def test_a_line_of_onednns_log_is_a_kernel_name() -> None:
     line = "onednn_verbose,v1,primitive,exec,cpu,matmul,brg_matmul:avx512_core_bf16,undef,src:bf16,,,,1x2:2x3,0.1"
     assert _onednn(line) == "oneDNN matmul brg_matmul:avx512_core_bf16"
     assert _onednn("hello, exec, cpu, a, b") is None
+
+
+class Attention(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+
+@pytest.mark.parametrize(
+    ("backend", "expected"),
+    [
+        ("MATH", "aten._safe_softmax.default"),
+        ("FLASH_ATTENTION", "aten._scaled_dot_product_flash_attention_for_cpu.default"),
+    ],
+)
+def test_backends_of_sdpa_are_told_apart(backend: str, expected: str) -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with torch.no_grad(), sdpa_kernel(getattr(SDPBackend, backend)):
+        ops = {e["op"] for e in traced(Attention(), torch.randn(1, 2, 7, 16))}
+    assert expected in ops
+    other = {"aten._safe_softmax.default", "aten._scaled_dot_product_flash_attention_for_cpu.default"} - {expected}
+    assert not ops & other
+
+
+@pytest.mark.slow(seconds=120)
+def test_compiled_code_is_listed_with_its_kernels_and_eager_code_has_none() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.mm(torch.relu(x) * 2 + 1, x.cos())
+
+    compiled: Any = torch.compile(function)
+    x = torch.randn(16, 16)
+    native = Native()
+    with torch.no_grad():
+        compiled(x)  # warm: what compiling itself runs is not the point
+        with native.phase("eager"):
+            function(x)
+        with native.phase("compiled"):
+            compiled(x)
+    found = native.as_dict()
+    assert found["eager"]["generated"] == []
+    kernels = [name for one in found["compiled"]["generated"] for name in one["kernels"]]
+    assert any(name.startswith("cpp_fused") for name in kernels), found["compiled"]["generated"]
+    assert any("mm" in name for one in found["compiled"]["generated"] for name in one["extern"])
