@@ -58,7 +58,7 @@ def test_nothing_that_can_be_read_is_an_error(tmp_path: Path) -> None:
         ("uncalled.sh", "f() { export A=1; }\nvllm serve m\n", "not called"),
         ("override.sh", "python3 -m verl.trainer.main_ppo oops a.b=[1,2\n", "oops"),
         ("other.sh", "python3 evaluate.py --top-p 0.9\n", "no launcher"),
-        ("env.sh", "ray job submit --runtime-env-json='{oops' -- python3 -m verl.trainer.main_ppo a.b=1\n", "runtime env"),
+        ("env.sh", "ray job submit --runtime-env-json='{oops' -- python3 -m verl.trainer.main_ppo a=1\n", "runtime"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_listed_with_its_reason(

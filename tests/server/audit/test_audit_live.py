@@ -87,7 +87,8 @@ def test_both_sides_of_a_case_are_compared(tmp_path: Path) -> None:
 def test_a_log_beats_the_script(tmp_path: Path) -> None:
     (tmp_path / "serve.sh").write_text("vllm serve m --enforce-eager --dtype float16 --quantization fp8\n")
     line = "INFO [core.py:1] Initializing a V1 LLM engine (v0.22.0) with config: model='m', dtype=torch.bfloat16, "
-    rest = "quantization=None, enforce_eager=False, compilation_config={'mode': 3, 'cudagraph_mode': <CUDAGraphMode.FULL: 2>}"
+    graphs = "compilation_config={'mode': 3, 'cudagraph_mode': <CUDAGraphMode.FULL: 2>}"
+    rest = f"quantization=None, enforce_eager=False, {graphs}"
     (tmp_path / "serve.log").write_text(line + rest + "\n")
     table = audit_paths([tmp_path]).table
     expected = {"dtype": "bfloat16", "quantization": None, "enforce_eager": False, "cudagraph_mode": "FULL"}

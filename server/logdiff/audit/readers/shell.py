@@ -6,18 +6,17 @@ test that can't be told here is read in every branch, and its settings carry the
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from logdiff.audit.readers.branches import Branch, merge, plain
+from logdiff.audit.readers import flow
 from logdiff.audit.readers.expansion import UNKNOWN, Expander, Variables, Word
+from logdiff.audit.readers.flow import line_of
 from logdiff.audit.readers.shell_tests import Tests
 
 MAX_STEPS = 200_000
-MAX_UNROLL = 64
 _EMPTY_VALUE = re.compile(rb"^([ \t]*(?:(?:export|local|declare|readonly)[ \t]+)?\w+=)[ \t]*(?=$|;)", re.M)
 """The grammar takes the next line for a part of an assignment that has no value."""
 _SKIPPED = frozenset({"comment", "heredoc_redirect", "file_redirect", "herestring_redirect"})
@@ -76,17 +75,19 @@ class Script:
                 "quotes or brackets don't close, or this is no shell" if not node.is_missing else "something is missing"
             )
             self.unread(node.start_point[0] + 1, f"{what}: {words!r}")
-        self._block(tree.root_node)
+        self.block(tree.root_node)
 
-    def _block(self, node: Any) -> None:
+    def block(self, node: Any) -> None:
+        """Read every statement in a node."""
         for child in node.named_children:
-            self._statement(child)
+            self.statement(child)
 
-    def _statement(self, node: Any) -> None:
+    def statement(self, node: Any) -> None:
+        """Read one statement."""
         self._steps += 1
         if self._steps > MAX_STEPS:
             if not self._stopped:
-                self.unread(_line(node), f"more than {MAX_STEPS} commands: the rest is not followed")
+                self.unread(line_of(node), f"more than {MAX_STEPS} commands: the rest is not followed")
                 self._stopped = True
             return
         kind = node.type
@@ -96,7 +97,7 @@ class Script:
         if handler is not None:
             handler(self, node)
         elif node.named_child_count and kind not in ("word", "test_command"):
-            self._block(node)
+            self.block(node)
 
     # --- assignments
 
@@ -105,7 +106,7 @@ class Script:
         value_node = node.child_by_field_name("value")
         if name_node is None or name_node.type == "subscript":
             base = node.text.decode("utf-8", "replace").split("[", 1)[0]
-            self.variables.values[base] = self.variables.unknown(f"element of {base} set on line {_line(node)}")
+            self.variables.values[base] = self.variables.unknown(f"element of {base} set on line {line_of(node)}")
             return None
         name = name_node.text.decode("utf-8", "replace")
         adds = any(child.type == "+=" for child in node.children)
@@ -114,7 +115,7 @@ class Script:
             value = self._array(value_node)
             old = self.variables.values.get(name)
             if adds and old is not None:
-                value = [*(old if isinstance(old, list) else [Word(old, _line(node))]), *value]
+                value = [*(old if isinstance(old, list) else [Word(old, line_of(node))]), *value]
         else:
             value = "" if value_node is None else self.expander.text(value_node)
             if adds:
@@ -144,7 +145,7 @@ class Script:
     def _on_assignment(self, node: Any) -> None:
         found = self._assignment(node)
         if found is not None:
-            self.assign(*found, _line(node))
+            self.assign(*found, line_of(node))
 
     def _on_assignments(self, node: Any) -> None:
         for child in node.named_children:
@@ -160,8 +161,8 @@ class Script:
         for child, found in [(c, self._assignment(c)) for c in assignments]:  # all are expanded before one is set
             if found is not None:
                 if exports:
-                    self.exported.setdefault(found[0], _line(child))
-                self.assign(*found, _line(child))
+                    self.exported.setdefault(found[0], line_of(child))
+                self.assign(*found, line_of(child))
         for child in node.named_children:
             if child.type == "variable_assignment":
                 continue
@@ -170,15 +171,15 @@ class Script:
                 if removes:
                     self.exported.pop(name, None)
                 elif exports:
-                    self.exported[name] = self.assigned.get(name, _line(child))
+                    self.exported[name] = self.assigned.get(name, line_of(child))
             else:
                 for text in (w.text for w in self.expander.words(child)):
                     name, equals, value = text.partition("=")
                     if not exports or text.startswith("-") or not re.fullmatch(r"\w+", name):
                         continue
-                    self.exported.setdefault(name, _line(child))
+                    self.exported.setdefault(name, line_of(child))
                     if equals:
-                        self.assign(name, value, _line(child))
+                        self.assign(name, value, line_of(child))
 
     def _on_unset(self, node: Any) -> None:
         for child in node.named_children:
@@ -190,148 +191,6 @@ class Script:
         self.variables.values.pop(name, None)
         self.exported.pop(name, None)
         self.assigned.pop(name, None)
-
-    # --- branches
-
-    def _on_if(self, node: Any) -> None:
-        branches: list[tuple[str, bool | None, list[Any]]] = []
-        test: list[Any] = []
-        body: list[Any] = []
-        in_body = False
-        for child in node.children:
-            if child.type in ("if", ";", "fi"):
-                continue
-            if child.type == "then":
-                in_body = True
-            elif child.type in ("elif_clause", "else_clause"):
-                branches.append((*self._judged(test), body))
-                test, body = [], []
-                words = [c for c in child.children if c.type not in ("elif", "else", ";")]
-                if child.type == "else_clause":
-                    branches.append(("else", True, words))
-                    test = []
-                    break
-                cut = next((i for i, c in enumerate(words) if c.type == "then"), len(words))
-                test, body = words[:cut], words[cut + 1 :]
-            elif in_body:
-                body.append(child)
-            else:
-                test.append(child)
-        if test:
-            branches.append((*self._judged(test), body))
-        self._branches(branches)
-
-    def _judged(self, test: list[Any]) -> tuple[str, bool | None]:
-        tests = [t for t in test if t.is_named]
-        text = " ".join(" ".join(t.text.decode("utf-8", "replace").split()) for t in tests)[:80]
-        return text, (self.tests.truth(tests[0]) if len(tests) == 1 else None)
-
-    def _branches(self, branches: list[tuple[str, bool | None, list[Any]]]) -> None:
-        """Walk the branch that is taken; where that can't be told, every one, and set their variables apart."""
-        open_: list[tuple[str, list[Any]]] = []
-        closed = False
-        for text, truth, body in branches:
-            if truth is False:
-                continue
-            if truth is True and not open_:
-                for child in body:
-                    self._statement(child)
-                return
-            open_.append((text, body))
-            if truth is True:
-                closed = True
-                break
-        if not open_:
-            return
-        before = self._state()
-        after: list[tuple[str, Branch]] = []
-        earlier: list[str] = []
-        for text, body in open_:
-            self._restore(before)
-            words = f"not ({' or '.join(earlier)})" if text == "else" else text
-            if text != "else":
-                earlier.append(text)
-            self.conditions = (*self.conditions, words)
-            for child in body:
-                self._statement(child)
-            self.conditions = self.conditions[:-1]
-            after.append((words, self._state()))
-        if not closed:
-            after.append((f"not ({' or '.join(earlier)})", before))
-        self._restore(merge(self.variables, after))
-
-    def _state(self) -> Branch:
-        return Branch(dict(self.variables.values), dict(self.exported))
-
-    def _restore(self, state: Branch) -> None:
-        self.variables.values = dict(state.values)
-        self.exported = dict(state.exported)
-
-    def _on_case(self, node: Any) -> None:
-        subject_node = node.child_by_field_name("value")
-        subject = self.expander.text(subject_node) if subject_node is not None else ""
-        known = not UNKNOWN.search(subject)
-        branches: list[tuple[str, bool | None, list[Any]]] = []
-        for item in node.named_children:
-            if item.type != "case_item":
-                continue
-            patterns = item.children_by_field_name("value")
-            names = [p.text.decode("utf-8", "replace").strip("'\"") for p in patterns]
-            body = [c for c in item.named_children if c not in patterns]
-            truth = any(fnmatch.fnmatchcase(subject, n) for n in names) if known else (True if "*" in names else None)
-            words = subject_node.text.decode("utf-8", "replace") if subject_node is not None else ""
-            branches.append((f"{words} is {'|'.join(names)}", truth, body))
-            if truth and known:
-                break
-        self._branches(branches)
-
-    def _on_list(self, node: Any) -> None:
-        operators = [c.type for c in node.children if not c.is_named]
-        named = node.named_children
-        self._statement(named[0])
-        for operator, child in zip(operators, named[1:], strict=False):
-            truth = self.tests.truth(named[0])
-            runs = truth if operator == "&&" else (None if truth is None else not truth)
-            text = " ".join(named[0].text.decode("utf-8", "replace").split())[:80]
-            is_test = named[0].type in ("test_command", "negated_command")
-            if runs is False:
-                continue
-            if runs or (operator == "&&" and not is_test):
-                self._statement(child)
-            else:
-                self._branches([(text if operator == "&&" else f"not ({text})", None, [child])])
-
-    def _on_for(self, node: Any) -> None:
-        name = (node.child_by_field_name("variable") or node).text.decode("utf-8", "replace")
-        body = node.child_by_field_name("body")
-        values = [w.text for v in node.children_by_field_name("value") for w in self.expander.words(v)]
-        if len(values) <= MAX_UNROLL and not any(UNKNOWN.search(v) for v in values):
-            for value in values:
-                self.assign(name, value, _line(node))
-                if body is not None:
-                    self._block(body)
-            return
-        self.variables.values[name] = self.variables.unknown(f"loop over {name} on line {_line(node)}")
-        self._loop(node, body)
-
-    def _on_loop(self, node: Any) -> None:
-        condition = node.child_by_field_name("condition")
-        if condition is not None and self.tests.truth(condition) is (node.children[0].type == "until"):
-            return
-        self._loop(node, node.child_by_field_name("body"))
-
-    def _loop(self, node: Any, body: Any) -> None:
-        if body is None:
-            return
-        before = self._state()
-        self.conditions = (*self.conditions, f"loop on line {_line(node)}")
-        self._block(body)
-        self.conditions = self.conditions[:-1]
-        for name, value in self.variables.values.items():
-            if plain(before.values.get(name)) != plain(value):
-                self.variables.values[name] = self.variables.unknown(
-                    f"{name} changes in the loop on line {_line(node)}"
-                )
 
     # --- commands
 
@@ -361,7 +220,7 @@ class Script:
         if body.type == "command":
             self._on_command(body, stdin)
         else:
-            self._statement(body)
+            self.statement(body)
 
     def _heredoc(self, node: Any) -> str:
         start = next((c.text for c in node.named_children if c.type == "heredoc_start"), b"")
@@ -396,7 +255,7 @@ class Script:
                 found = self._assignment(child)
                 last = found[0] if found is not None else None
                 if found is not None:
-                    env[found[0]] = (found[1], _line(child))
+                    env[found[0]] = (found[1], line_of(child))
             elif last is not None and not gap and isinstance(env[last][0], str):
                 env[last] = (str(env[last][0]) + self.expander.text(child), env[last][1])
             elif groups and not gap:
@@ -415,18 +274,18 @@ class Script:
     def _start(self, words: list[Word], env: dict[str, Word], node: Any, stdin: str | None) -> None:
         name = words[0].text
         if name in self.functions:
-            self._call(name, [w.text for w in words[1:]], _line(node))
+            self._call(name, [w.text for w in words[1:]], line_of(node))
         elif name in ("source", "."):
-            self._source(words, _line(node))
+            self._source(words, line_of(node))
         elif name == "set":
             self._set([w.text for w in words[1:]])
         elif name in ("eval", "read", "mapfile", "readarray", "printf", "getopts"):
-            self._writes(name, words, _line(node))
+            self._writes(name, words, line_of(node))
         elif name in ("exit", "return") and not self.conditions and not self._depth:
             self._steps = MAX_STEPS
             self._stopped = True
         else:
-            self.commands(Command(words, env, self.visible(), _line(node), self.conditions, stdin))
+            self.commands(Command(words, env, self.visible(), line_of(node), self.conditions, stdin))
 
     def visible(self) -> dict[str, Word]:
         """The environment that a command started now would get, as far as the script made it."""
@@ -443,7 +302,7 @@ class Script:
             return
         before, self.variables.positional = self.variables.positional, arguments
         self._depth += 1
-        self._statement(self.functions[name])
+        self.statement(self.functions[name])
         self._depth -= 1
         self.variables.positional = before
 
@@ -485,21 +344,16 @@ _STATEMENTS: dict[str, Callable[[Script, Any], None]] = {
     "variable_assignments": Script._on_assignments,
     "declaration_command": Script._on_declaration,
     "unset_command": Script._on_unset,
-    "if_statement": Script._on_if,
-    "case_statement": Script._on_case,
-    "list": Script._on_list,
-    "for_statement": Script._on_for,
-    "c_style_for_statement": Script._on_loop,
-    "while_statement": Script._on_loop,
+    "if_statement": flow.on_if,
+    "case_statement": flow.on_case,
+    "list": flow.on_list,
+    "for_statement": flow.on_for,
+    "c_style_for_statement": flow.on_loop,
+    "while_statement": flow.on_loop,
     "function_definition": Script._on_function,
     "redirected_statement": Script._on_redirected,
     "command": Script._on_command,
 }
-
-
-def _line(node: Any) -> int:
-    found: int = node.start_point[0] + 1
-    return found
 
 
 def _broken(root: Any) -> Iterator[Any]:
