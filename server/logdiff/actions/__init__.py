@@ -12,6 +12,7 @@ from logdiff.actions.align import align_apply, align_plan, align_revert, align_s
 from logdiff.actions.audit import audit
 from logdiff.actions.capture import DEMO_MODELS, build_model, demo, env, list_models, run
 from logdiff.actions.dispatch import dispatch
+from logdiff.actions.dispatch_profile import dispatch_profile
 from logdiff.actions.done import Done
 from logdiff.actions.evidence import compare, import_, measure, query, report
 from logdiff.actions.kernels import KERNEL_PROVIDERS, kernels
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACTIONS", "DEMO_MODELS", "KERNEL_PROVIDERS", "Done", "align_apply", "align_plan", "align_revert", "align_status",
-    "audit", "build_model", "compare", "demo", "dispatch", "env", "import_", "kernels", "list_models", "measure",
-    "perform", "probe_list", "probe_run", "query", "report", "run",
+    "audit", "build_model", "compare", "demo", "dispatch", "dispatch_profile", "env", "import_", "kernels",
+    "list_models", "measure", "perform", "probe_list", "probe_run", "query", "report", "run",
 ]  # fmt: skip
 
 
@@ -39,6 +40,7 @@ ACTIONS: dict[str, Callable[..., Done]] = {
     "align_revert": align_revert,
     "audit": audit,
     "dispatch": dispatch,
+    "dispatch_profile": dispatch_profile,
     "env": env,
     "import": import_,
     "measure": measure,

@@ -10,11 +10,15 @@ import typer
 from logdiff.cli import options
 from logdiff.cli.output import Output
 from logdiff.cli.progress import ProgressView
+from logdiff.errors import InputError
 
 
 def dispatch(
     ctx: typer.Context,
-    run_file: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="Run file (logdiff-run/1).")],
+    run_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Argument(metavar="[RUN.yaml]", help="Run file (logdiff-run/1); none with --profile."),
+    ] = None,
     side: Annotated[
         Optional[Literal["rollout", "train"]],  # noqa: UP045
         typer.Option(help="Only this side."),
@@ -35,6 +39,15 @@ def dispatch(
         Optional[str],  # noqa: UP045
         typer.Option(metavar="OPS", help="Run these operators aligned throughout: all, or names with commas."),
     ] = None,
+    profile: Annotated[
+        Optional[list[Path]],  # noqa: UP045
+        typer.Option(
+            "--profile",
+            metavar="PATH",
+            help="Read an Ascend profile instead, offline: a folder of torch_npu.profiler or msprof, or one of its "
+            "*.db and *.csv files. Given twice: rollout's, then train's, compared.",
+        ),
+    ] = None,
     case: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--case", metavar="DIR", help="Keep the result in this case (made where there is none)."),
@@ -44,15 +57,35 @@ def dispatch(
     """Say which operators, kernels, functions and libraries really run on each side; declared is not executed.
 
     Exit code 1: a patched function, a wrong or shadowed operator, an odd rank, or a switch that changes nothing.
-    Differences between the sides alone give 0.
+    Differences between the sides alone give 0. With two profiles 1 means that they are not shown to be the same.
     """
     from logdiff import actions
     from logdiff.cli.dispatch_table import dispatch_table
 
     out: Output = ctx.obj
+    if profile:
+        from logdiff.cli.profile_table import profile_table
+
+        _alone(run_file=run_file, side=side, phases=phases, toggle=toggle, align=align)
+        done = actions.dispatch_profile(profiles=profile, case=case)
+        out.show(done.data, profile_table)
+        raise typer.Exit(done.exit_code)
+    if run_file is None:
+        raise InputError("nothing to look at", hint="name a run file, or a profile with --profile PATH")
     with ProgressView() as view:
         done = actions.dispatch(
             run_file=run_file, side=side, phases=phases, toggles=toggle or [], align=align, case=case, on_progress=view
         )
     out.show(done.data, dispatch_table)
     raise typer.Exit(done.exit_code)
+
+
+def _alone(**others: object) -> None:
+    """Refuse options that a recorded profile can't follow."""
+    given = [name for name, value in others.items() if value]
+    if given:
+        raise InputError(
+            "a profile is a recording: nothing is run for it",
+            value=", ".join(given),
+            hint="give --profile alone, or a run file without it",
+        )

@@ -69,7 +69,7 @@ def test_callers_are_the_innermost_operator_and_module(tmp_path: Path, keyed: bo
     unknown = NORM.but(times=4)
     file = made.database(tmp_path / "a.db", [inside, outside, unknown], keyed_strings=keyed)
     assert work(file, op_type="MatMulV2")["callers"] == [
-        {"torch_op": "aten::mm", "module": "nn.Module: Qwen3MLP_0", "count": 2},
+        {"torch_op": "aten::mm", "module": "Qwen3MLP_0", "count": 2},
         {"torch_op": "aten::linear", "module": None, "count": 1},
     ]
     assert work(file, op_type="RmsNorm")["callers"] == []

@@ -11,7 +11,9 @@ from logdiff.dispatch.ascend_profile.schema import Schema
 _OP, _TRACE = 50001, 50003
 """Types of ENUM_API_TYPE: a torch operator, an event of the Python tracer."""
 
-_MODULE = "nn.Module: "
+MODULE = "nn.Module: "
+"""How the Python tracer names an event of a module."""
+
 _BATCH = 10_000
 
 
@@ -48,7 +50,7 @@ def _operators(connection: sqlite3.Connection, schema: Schema) -> Iterator[tuple
     """(connection id, name, module) of every torch operator with a launch, in order of their beginning."""
     kind = '"type"' if schema.column("PYTORCH_API", "type") else str(_OP)
     thread = '"globalTid"' if schema.column("PYTORCH_API", "globalTid") else "0"
-    traced = f"(select id from main.STRING_IDS where value like '{_MODULE}%')"
+    traced = f"(select id from main.STRING_IDS where value like '{MODULE}%')"
     # Times are declared as TEXT by torch_npu; as numbers they sort right.
     cursor = connection.execute(
         f"select {thread}, startNs + 0, endNs + 0, {kind}, name, connectionId from main.PYTORCH_API "

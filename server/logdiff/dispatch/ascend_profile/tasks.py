@@ -121,7 +121,10 @@ def _compute(connection: sqlite3.Connection, schema: Schema, strings: _Strings, 
                 work = _work(dict(zip(names, key, strict=False)), strings)
                 tally = kinds[shape] = works.setdefault(work, Tally())
             tally.add(
-                start, end - start, stream if isinstance(stream, int) else None, (strings.of(name), strings.of(module))
+                start,
+                end - start,
+                stream if isinstance(stream, int) else None,
+                (strings.of(name), _module(strings.of(module))),
             )
             if isinstance(device, int):
                 capture.devices.add(device)
@@ -140,6 +143,10 @@ def _work(values: dict[str, Any], strings: _Strings) -> Work:
     op_type = text.pop("op_type") or name or "unknown"
     shape = ", ".join(f"{what} {value}" for what, value in (("grid", grid), ("block", block)) if value)
     return Work("compute", op_type, name, grid=shape or None, **text)
+
+
+def _module(event: str | None) -> str | None:
+    return None if event is None else event.removeprefix(callers.MODULE)
 
 
 @lru_cache(MAX_STRINGS)

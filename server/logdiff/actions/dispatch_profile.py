@@ -1,0 +1,55 @@
+"""Dispatch truth out of recorded Ascend profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from logdiff.actions.done import Done, PathLike
+from logdiff.errors import CaseError
+
+if TYPE_CHECKING:
+    from logdiff.target.engine import OnProgress
+
+
+def dispatch_profile(
+    *,
+    profiles: Sequence[PathLike],
+    limit: int = 200,
+    case: PathLike | None = None,
+    on_progress: OnProgress | None = None,
+) -> Done:
+    """Read Ascend profiles, offline (`logdiff-dispatch/1` with `profile`); exit code 1 unless two sides ran the same.
+
+    Args:
+        profiles: the rollout side's file or folder, then the train side's if there is one.
+        limit: most rows of each list.
+        case: case folder that keeps the result as `results/dispatch-profile.json`; made where there is none.
+        on_progress: takes progress.
+    """
+    from logdiff.dispatch.ascend_profile import profile_result
+
+    data = profile_result([Path(path) for path in profiles], limit=limit)
+    if case is not None:
+        data = _stored(Path(case), data, [str(path) for path in profiles])
+    return Done(data, 0 if data["profile"].get("verdict", "same") == "same" else 1)
+
+
+def _stored(folder: Path, data: dict[str, Any], profiles: list[str]) -> dict[str, Any]:
+    from logdiff.case import Case
+
+    if (folder / "manifest.json").is_file():
+        case = Case.open(folder)
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CaseError("the folder is no case", value=str(folder), hint="give a case folder or a new one with --case")
+    else:
+        case = Case.create(folder, "dispatch", "dispatch", {"profiles": profiles})
+    with case:
+        sealed = case.is_complete
+        case.unseal("dispatch-profile")
+        data = {**data, "case": str(case.path)}
+        case.write_result("dispatch-profile", data)
+        if sealed or not case.missing():
+            case.seal()
+    return data
