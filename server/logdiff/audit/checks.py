@@ -139,7 +139,7 @@ def _names(forms: tuple[str, ...]) -> frozenset[str]:
 @lru_cache(maxsize=8192)
 def _closest(name: str, known: frozenset[str]) -> str | None:
     """The known name within two edits (one for short names); None where the name is known itself."""
-    if name in known or len(name) < 7:
+    if name in known or len(name) < 9:
         return None
     limit = 1 if len(name.rsplit(".", 1)[-1]) < 12 else 2
     best: tuple[int, str] | None = None
