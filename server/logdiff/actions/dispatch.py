@@ -10,6 +10,7 @@ from logdiff.actions.done import Done, PathLike
 from logdiff.errors import CaseError
 
 if TYPE_CHECKING:
+    from logdiff.case import Case
     from logdiff.target.engine import OnProgress
 
 
@@ -47,30 +48,61 @@ def dispatch(
     if side is not None and side not in SIDES:
         raise InputError(f"unknown side {side!r}", value=side, hint="rollout or train")
     wanted = [p.strip() for p in phases.split(",") if p.strip()] if isinstance(phases, str) else list(phases or [])
-    data, documents = inspect(
-        run, sides=SIDES if side is None else (side,), phases=wanted, toggles=toggles, on_progress=on_progress
-    )
-    if case is not None:
-        data = _stored(Path(case), data, documents, str(run_file))
+    opened = None if case is None else _opened(Path(case), str(run_file))  # before minutes of engines, not after
+    try:
+        data, documents = inspect(
+            run, sides=SIDES if side is None else (side,), phases=wanted, toggles=toggles, on_progress=on_progress
+        )
+        if opened is not None:
+            data = _stored(opened, data, documents)
+    finally:
+        if opened is not None:
+            opened.close()
     return Done(data, 1 if data["findings"] else 0)
 
 
-def _stored(folder: Path, data: dict[str, Any], documents: dict[str, dict[str, Any]], source: str) -> dict[str, Any]:
+def _opened(folder: Path, source: str) -> Case:
     from logdiff.case import Case
 
     if (folder / "manifest.json").is_file():
-        case = Case.open(folder)
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        return Case.open(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CaseError("the folder is no case", value=str(folder), hint="give a case folder or a new one with --case")
-    else:
-        case = Case.create(folder, "dispatch", "dispatch", {"run_file": source})
-    with case:
-        sealed = case.is_complete
-        case.unseal("dispatch")
-        data = {**data, "case": str(case.path)}
-        for side, document in documents.items():
-            case.write_json(f"results/dispatch-{side}.json", document)
-        case.write_result("dispatch", data)
-        if sealed or not case.missing():
-            case.seal()
+    return Case.create(folder, "dispatch", "dispatch", {"run_file": source})
+
+
+def _stored(case: Case, data: dict[str, Any], documents: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    sealed = case.is_complete
+    case.unseal("dispatch")
+    data = {**data, "case": str(case.path)}
+    for side, document in documents.items():
+        case.write_json(f"results/dispatch-{side}.json", document)
+    case.write_result("dispatch", data)
+    if sealed or not case.missing():
+        case.seal()
     return data
+
+
+def dispatch_profile(
+    *, profiles: Sequence[PathLike], case: PathLike | None = None, on_progress: OnProgress | None = None
+) -> Done:
+    """Read one or two recorded Ascend profiles (`logdiff-dispatch/1`); exit code 1 where two are not shown equal.
+
+    Args:
+        profiles: the rollout side's profile, then the train side's: files or folders.
+        case: case folder that keeps the result as `results/dispatch-profile.json`; made where there is none.
+        on_progress: takes progress.
+    """
+    from logdiff.dispatch.ascend_profile import profile_result
+
+    data = profile_result([Path(path) for path in profiles])
+    if case is not None:
+        with _opened(Path(case), ", ".join(map(str, profiles))) as opened:
+            sealed = opened.is_complete
+            opened.unseal("dispatch profile")
+            data = {**data, "case": str(opened.path)}
+            opened.write_result("dispatch-profile", data)
+            if sealed or not opened.missing():
+                opened.seal()
+    verdict = data["profile"].get("verdict")
+    return Done(data, 0 if verdict in (None, "same") else 1)

@@ -35,8 +35,9 @@ _RESULTS = {
     "import": (),
     "audit": ("audit",),
     "probe": ("probe",),
+    "dispatch": ("dispatch",),
 }
-_WITHOUT_TOKENS = frozenset({"audit", "probe"})
+_WITHOUT_TOKENS = frozenset({"audit", "probe", "dispatch"})
 """Kinds of case that hold results alone."""
 
 

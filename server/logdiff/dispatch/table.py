@@ -7,7 +7,7 @@ from typing import Any
 
 from logdiff.dispatch.boundaries import boundary, place
 
-RANKS = ("absent", "provider", "dtype", "operators", "layout", "same")
+RANKS = ("provider", "dtype", "operators", "absent", "layout", "same")
 """Kinds of difference, the weightiest first."""
 
 MEANING = {

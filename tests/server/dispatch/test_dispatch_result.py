@@ -90,10 +90,10 @@ def test_differences_are_ranked_provider_then_dtype_then_operators() -> None:
     )
     rows = [(row["boundary"], row["kind"]) for row in side_by_side(rollout, train)]
     assert rows == [
-        ("logprob", "absent"),
         ("input_layernorm", "provider"),
         ("lm_head", "dtype"),
         ("norm", "operators"),
+        ("logprob", "absent"),
         ("mlp.down_proj", "same"),
     ]
 
