@@ -22,7 +22,8 @@ def test_two_profiles_give_1_where_they_differ_and_0_where_they_are_the_same(
     assert run(["dispatch", "--profile", one, "--profile", two]) == 1
     shown = capsys.readouterr().out
     assert "FRACTAL_NZ" in shown
-    assert "aten::mm in Linear_0" in shown
+    assert "aten::mm" in shown
+    assert "Linear_0" in shown
     assert run(["dispatch", "--profile", one]) == 0
 
 
