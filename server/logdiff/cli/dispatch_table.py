@@ -10,7 +10,7 @@ from rich.text import Text
 from logdiff.report.wording import visible
 
 _STYLES = {"absent": "yellow", "provider": "bold yellow", "dtype": "yellow", "operators": "cyan", "layout": "dim"}
-_FINDINGS = 20
+_FINDINGS = 12
 _ROWS = 40
 _NAMED = 4
 
@@ -67,11 +67,11 @@ def _finding(finding: dict[str, Any]) -> list[Any]:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
-    grid.add_row("  so", Text(visible(str(finding["detail"]), 500)))
+    grid.add_row("  so", Text(visible(str(finding["detail"]), 320)))
     if finding.get("by"):
         grid.add_row("  by", Text(visible(f"{finding['by']}  {finding.get('where') or ''}", 240)))
-    for note in (finding.get("notes") or [])[:3]:
-        grid.add_row("", Text(visible(str(note), 300), style="dim"))
+    for note in (finding.get("notes") or [])[:2]:
+        grid.add_row("", Text(visible(str(note), 180), style="dim"))
     return [head, grid]
 
 
