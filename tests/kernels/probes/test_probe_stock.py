@@ -108,3 +108,60 @@ def test_sums_over_rank_processes_are_probed_and_the_aligned_tree_holds() -> Non
     assert {entry["provider"] for entry in entries} == {"torch", "aligned"}
     assert all(entry["control_seen"] for entry in entries)
     assert all(entry["ok"] for entry in entries if entry["provider"] == "aligned")
+
+
+def _vllm_attention(sequences: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+    """vLLM's CPU kernels on whole sequences (q [L, H, D], k, v [L, Hk, D]), pages in order."""
+    from vllm import _custom_ops as ops
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+    page = 32
+    q, k, v = (torch.cat([s[i] for s in sequences]) for i in range(3))
+    lengths = [s[0].shape[0] for s in sequences]
+    pages = [-(-n // page) for n in lengths]
+    table = torch.zeros(len(lengths), max(pages), dtype=torch.int32)
+    slots, first = [], 0
+    for row, (n, count) in enumerate(zip(lengths, pages, strict=True)):
+        table[row, :count] = torch.arange(first, first + count)
+        slots += list(range(first * page, first * page + n))
+        first += count
+    isa = _get_attn_isa(q.dtype, page, q.shape[2], "auto")
+    keys, values = torch.zeros(first, k.shape[1], 2 * page, k.shape[2], dtype=k.dtype).chunk(2, dim=2)
+    ops.cpu_attn_reshape_and_cache(k, v, keys, values, torch.tensor(slots), isa)
+    starts = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
+    known = torch.tensor(lengths, dtype=torch.int32)
+    plan = ops.cpu_attn_get_scheduler_metadata(
+        len(lengths), q.shape[1], k.shape[1], q.shape[2], known, q.dtype, starts, True, -1, isa, True
+    )
+    out = torch.empty_like(q)
+    scale = q.shape[2] ** -0.5
+    ops.cpu_attention_with_kv_cache(
+        q, keys, values, out, starts, known, scale, True, None, -1, table, 0.0, plan, None
+    )  # fmt: skip
+    return list(torch.split(out, lengths))
+
+
+@pytest.mark.slow(seconds=120)
+def test_vllm_attention_with_kv_split_agrees_with_brute_force() -> None:
+    """Over two threads keys of a long sequence are split when it is alone, and not as much in company."""
+    pytest.importorskip("vllm")
+    if torch.get_num_threads() < 2:
+        pytest.skip("needs two threads")
+    shape = {
+        "batch": 2, "length": 2048, "heads": 1, "kv_heads": 1, "head_dim": 64, "window": 0, "softcap": 0, "sinks": 0,
+    }  # fmt: skip
+    (entry,) = probed(["attention"], ["vllm"], ["I:batch"], shapes={"attention": [shape]})
+    different: dict[int, bool] = {}
+    lengths = [2048, *([] if entry["ok"] else [entry["smallest_failing_shape"]["length"]])]
+    for length in lengths:
+        different[length] = False
+        for seed in range(3):
+            g = torch.Generator().manual_seed(seed)
+            parts = [
+                tuple(torch.randn(length, 1, 64, generator=g).to(torch.bfloat16) for _ in range(3)) for _ in range(2)
+            ]
+            together = _vllm_attention(parts)
+            alone = [_vllm_attention([part])[0] for part in parts]
+            different[length] |= any(not torch.equal(a, b) for a, b in zip(together, alone, strict=True))
+    assert (entry["ok"] is False) == different[2048]
+    assert entry["ok"] or different[lengths[-1]]
