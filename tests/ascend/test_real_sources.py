@@ -50,22 +50,26 @@ def test_every_replacement_that_the_patch_files_write_is_found(driven: Any, vers
     written = set()
     for module in seen["patch_modules"]:
         file = root / f"{module.replace('.', '/')}.py"
-        if file.is_file():
+        if file.is_file() and "torchair" not in file.read_text():  # which is a stand-in here
             written |= _functions_assigned_to_attributes(file)
     found = {name.rpartition(".")[2] for name, (_, by, _) in seen["findings"].items() if by.startswith("vllm-ascend")}
-    missed = sorted(written - found)
+    # A method of a class that is replaced as a whole is behind that class's own record.
+    missed = sorted(f"{owner}.{name}" for owner, name in written if not {owner, name} & found)
     assert len(written) > 20
-    assert len(missed) <= len(written) // 10, missed
+    # Protocol classes that take over the originals' names and modules, without a function of their own.
+    assert {name.rpartition(".")[2] for name in missed} <= {"UsageInfo", "CompletionTokenUsageInfo"}
 
 
-def _functions_assigned_to_attributes(file: Path) -> set[str]:
-    """Last names of `a.b.name = function` at the top of a file, where the function is defined in that file."""
+def _functions_assigned_to_attributes(file: Path) -> set[tuple[str, str]]:
+    """(`b`, `name`) of each `a.b.name = function` at the top of a file, where the function is defined in that file."""
     tree = ast.parse(file.read_text())
     own = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
     found = set()
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in own:
-            found |= {t.attr for t in node.targets if isinstance(t, ast.Attribute)}
+            for target in node.targets:
+                if isinstance(target, ast.Attribute):
+                    found.add((ast.unparse(target.value).rpartition(".")[2], target.attr))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import types
@@ -13,6 +14,7 @@ import pytest
 from logdiff_kernels.observe.patched import Inventory, Record, inventory
 
 LAYERS = """
+import contextlib
 import functools
 from math import sqrt
 from fake_stock.other import shared
@@ -59,6 +61,10 @@ class Norm(Base):
 
     alias = forward
 
+    @contextlib.contextmanager
+    def held(self):
+        yield self
+
 
 def free(x):
     return [y + 1 for y in x]
@@ -102,6 +108,11 @@ def look(tmp_path: Path) -> Any:
 
 def theirs(self: Any, x: Any, dim: int = -1) -> Any:
     return x * 5
+
+
+@contextlib.contextmanager
+def their_hold(self: Any) -> Iterator[Any]:
+    yield None
 
 
 def one(found: Inventory) -> Record:
@@ -269,3 +280,11 @@ def test_looking_runs_no_code_of_lazy_objects(stock: Any, look: Any, monkeypatch
 
     monkeypatch.setattr(stock, "TABLE", Lazy())
     assert look().findings == []
+
+
+def test_another_function_inside_of_the_same_standard_decorator_is_named(stock: types.ModuleType, look: Any) -> None:
+    assert not look().findings
+    stock.Norm.held = their_hold
+    found = one(look())
+    assert (found.kind, found.target) == ("replaced", "fake_stock.layers.Norm.held")
+    assert "their_hold" in found.detail

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from logdiff_kernels.observe.patched.bindings import Binding
-from logdiff_kernels.observe.patched.layers import function_of, hash_of, is_a, is_callable, path_to
+from logdiff_kernels.observe.patched.layers import function_of, hash_of, is_a, is_callable, path_to, unwrapped
 from logdiff_kernels.observe.patched.owners import Owners, normalised, real
 from logdiff_kernels.observe.patched.place import (
     MISSING,
@@ -115,6 +115,10 @@ class Comparer:
             detail = f"it is a {type(value).__module__}.{type(value).__qualname__} now"
             return self._record("replaced", here, name, value, detail, stock)
         if decorators and self._kindred(here, function.__code__.co_filename, decorators):
+            inner = unwrapped(function)
+            if inner is not function and not self._kindred(here, inner.__code__.co_filename, decorators):
+                detail = f"it is {inner.__module__}.{inner.__qualname__} now, inside of the original's decorator"
+                return self._record("replaced", here, name, inner, detail, stock)
             twin = self._twin(here, function)
             if twin is None:
                 return None

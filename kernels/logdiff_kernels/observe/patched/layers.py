@@ -55,6 +55,16 @@ def function_of(value: Any) -> types.FunctionType | None:
     return None
 
 
+def unwrapped(function: types.FunctionType) -> types.FunctionType:
+    """The innermost function that `functools.wraps` names, as decorators of the standard library leave it."""
+    for _ in range(MAX_DEPTH):
+        inner = vars(function).get("__wrapped__")
+        if not is_a(inner, types.FunctionType):
+            break
+        function = inner
+    return function
+
+
 def path_to(value: Any, wanted: set[str]) -> list[CodeType] | None:
     """Codes from the outermost function down to one whose hash is wanted; None where none is reached.
 
