@@ -13,6 +13,7 @@ from logdiff import __version__
 from logdiff.case.files import write_atomic
 from logdiff.errors import CaseError, InputError
 from logdiff.measure.stream import PAIRS
+from logdiff.report.ascend_profile import read_profile_section
 from logdiff.report.audit import read_audit
 from logdiff.report.axes import RC, Plot
 from logdiff.report.before_after import before_after_plot
@@ -76,6 +77,7 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
         "columns": COLUMNS,
         "gates": gate_rows(files.measure),
         "audit": read_audit(case.path, files.missing),
+        "ascend_profile": read_profile_section(case.path, files.missing),
         "figures": drawn,
         "probes": probes,
         "probe_picture": picture[0] if picture else None,

@@ -53,3 +53,18 @@ def test_three_profiles_are_too_many_and_a_missing_one_is_named(
     assert json.loads(capfd.readouterr().out)["error"]["value"] == 3
     assert run(["dispatch", "--profile", absent, "--json"]) == 2
     assert json.loads(capfd.readouterr().out)["error"]["value"] == absent
+
+
+def test_the_report_shows_what_ran_on_the_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = str(made.database(tmp_path / "a.db", [OP]))
+    two = str(made.database(tmp_path / "b.db", [OP.but(formats="ND;FRACTAL_<NZ>")]))
+    case, page = tmp_path / "case", tmp_path / "r.html"
+    assert run(["dispatch", "--profile", one, "--profile", two, "--case", str(case)]) == 1
+    assert run(["report", str(case), "-o", str(page)]) == 0
+    text = page.read_text()
+    assert "What ran on the NPUs" in text
+    assert "FRACTAL_&lt;NZ&gt;" in text
+    assert "aten::mm in Linear_0" in text
+    result = case / "results" / "dispatch-profile.json"
+    result.write_text('{"format": "logdiff-dispatch/1", "profile": {"sides": 3}}')
+    assert run(["report", str(case), "-o", str(page)]) in (0, 2)  # a sealed case that was changed is refused
