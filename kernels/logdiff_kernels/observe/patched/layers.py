@@ -58,7 +58,7 @@ def function_of(value: Any) -> types.FunctionType | None:
 def unwrapped(function: types.FunctionType) -> types.FunctionType:
     """The innermost function that `functools.wraps` names, as decorators of the standard library leave it."""
     for _ in range(MAX_DEPTH):
-        inner = vars(function).get("__wrapped__")
+        inner: Any = vars(function).get("__wrapped__")
         if not is_a(inner, types.FunctionType):
             break
         function = inner
