@@ -54,7 +54,7 @@ def audit(
         _write_effective(Path(effective), done)
         data["effective"] = str(effective)
     if case is not None:
-        data = _stored(Path(case), data, done, [str(p) for p in paths])
+        data = _stored(Path(case), data, done, {"paths": [str(p) for p in paths], "live": live})
     return Done(data, done.exit_code)
 
 
@@ -67,7 +67,7 @@ def _write_effective(path: Path, done: Audit) -> None:
     write_atomic(path, dumps({"settings": done.table.as_rows()}, indent=1).encode())
 
 
-def _stored(folder: Path, data: dict[str, Any], done: Audit, paths: list[str]) -> dict[str, Any]:
+def _stored(folder: Path, data: dict[str, Any], done: Audit, inputs: dict[str, Any]) -> dict[str, Any]:
     from logdiff.case import Case
 
     if (folder / "manifest.json").is_file():
@@ -75,7 +75,7 @@ def _stored(folder: Path, data: dict[str, Any], done: Audit, paths: list[str]) -
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CaseError("the folder is no case", value=str(folder), hint="give a case folder or a new one with --case")
     else:
-        case = Case.create(folder, "audit", "audit", {"paths": paths})
+        case = Case.create(folder, "audit", "audit", inputs)
     with case:
         sealed = case.is_complete
         case.unseal("audited")

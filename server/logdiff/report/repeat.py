@@ -61,6 +61,9 @@ def _evidence(files: CaseFiles) -> Command | None:
         return Command("Measure the same files again", " ".join(["logdiff measure", *map(_quoted, given)]) + more)
     if isinstance(paths, list):
         given = [_quoted(path) for path in paths[:PATHS]]
+        if files.manifest.get("kind") == "audit":
+            live = ["--live"] if inputs.get("live") else []
+            return Command("Audit the same files again", " ".join(["logdiff audit", *live, *given]))
         parts = ["logdiff import", _quoted(inputs.get("format", "jsonl")), *given, "--case NEW_FOLDER"]
         return Command("Import the same files again", " ".join(parts))
     return None
@@ -80,5 +83,9 @@ def repeat(path: Path, output: Path, files: CaseFiles, sides: tuple[str, str]) -
     return [
         *([evidence] if evidence is not None else []),
         Command("Write this page again", f"logdiff report {_quoted(path)} -o {_quoted(output)}"),
-        Command("List the worst tokens", f'logdiff query {_quoted(path)} "{_worst_tokens(*sides)}"'),
+        *(
+            []
+            if files.manifest.get("kind") == "audit"
+            else [Command("List the worst tokens", f'logdiff query {_quoted(path)} "{_worst_tokens(*sides)}"')]
+        ),
     ]

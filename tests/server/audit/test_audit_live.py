@@ -118,3 +118,5 @@ def test_a_case_keeps_the_audit(tmp_path: Path) -> None:
     page = report.read_text()
     assert "Configuration audit" in page
     assert "top-p with processed log-probabilities" in page
+    assert f"logdiff audit {script}" in page
+    assert "logdiff query" not in page  # there are no tokens
