@@ -44,7 +44,7 @@ def _stored(folder: Path, data: dict[str, Any], profiles: list[str]) -> dict[str
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CaseError("the folder is no case", value=str(folder), hint="give a case folder or a new one with --case")
     else:
-        case = Case.create(folder, "dispatch", "dispatch", {"profiles": profiles})
+        case = Case.create(folder, "profile", "profile", {"profiles": profiles})
     with case:
         sealed = case.is_complete
         case.unseal("dispatch-profile")

@@ -36,8 +36,9 @@ _RESULTS = {
     "audit": ("audit",),
     "probe": ("probe",),
     "dispatch": ("dispatch",),
+    "profile": ("dispatch-profile",),
 }
-_WITHOUT_TOKENS = frozenset({"audit", "probe", "dispatch"})
+_WITHOUT_TOKENS = frozenset({"audit", "probe", "dispatch", "profile"})
 """Kinds of case that hold results alone."""
 
 

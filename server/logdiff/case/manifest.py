@@ -15,7 +15,7 @@ from logdiff.jsonio import dumps
 
 FORMAT = "logdiff-case/1"
 MANIFEST = "manifest.json"
-KINDS = ("run", "measure", "import", "demo", "audit", "probe", "dispatch")
+KINDS = ("run", "measure", "import", "demo", "audit", "probe", "dispatch", "profile")
 
 
 @dataclass(frozen=True, slots=True)
