@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 from typing import Any
 
 MAX_TEXT = 200_000
@@ -115,6 +116,13 @@ def json_or_hydra(text: str) -> Any:
     return hydra(text)
 
 
+def parse_expression(text: str) -> ast.Expression:
+    """A Python expression as a tree, without Python's own warnings about the text."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text.strip(), mode="eval")
+
+
 def literal(text: str) -> Any:
     """A Python literal as logs print it; `<Enum.NAME: 1>` and calls become text.
 
@@ -125,7 +133,7 @@ def literal(text: str) -> Any:
         raise ValueError(f"value of {len(text)} characters")
     text = re.sub(r"<(\w+)\.(\w+): [^<>]*>", r"'\2'", text)
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        tree = parse_expression(text)
     except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
         raise ValueError(f"no Python literal: {error}") from None
     return _plain(tree.body, text.strip(), 0)

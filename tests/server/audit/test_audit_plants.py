@@ -100,13 +100,12 @@ def test_every_rule_fires_on_a_plant_and_is_silent_without_it(rule: Rule, tmp_pa
         except UnsatisfiableError:
             continue
         done += 1
-        if done == 2:
-            break
+        break
     assert done, f"no launch can say what {rule.id} is about"
     assert not any(rule.id in alarms(name) for name in BASES)
 
 
-SEEDS = range(60)
+SEEDS = range(48)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

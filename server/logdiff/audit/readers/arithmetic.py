@@ -6,6 +6,7 @@ import ast
 import re
 
 from logdiff.audit.readers.expansion import Variables
+from logdiff.audit.values import parse_expression
 
 
 def integer(expression: str, variables: Variables) -> str | None:
@@ -19,7 +20,7 @@ def integer(expression: str, variables: Variables) -> str | None:
 
     try:
         text = re.sub(r"\$\{(\w+)\}|\$?([A-Za-z_]\w*)", value, expression)
-        return str(_calculate(ast.parse(text.strip(), mode="eval").body))
+        return str(_calculate(parse_expression(text).body))
     except (ValueError, SyntaxError, ZeroDivisionError, RecursionError, OverflowError, MemoryError):
         return None
 
