@@ -32,8 +32,8 @@ import multiprocessing
 if multiprocessing.current_process().name.endswith("-1"):
     import torch
 
-    stock = torch.nn.functional.silu
-    torch.nn.functional.silu = lambda x, inplace=False: stock(x, inplace)
+    stock = torch.nn.functional.gelu
+    torch.nn.functional.gelu = lambda x, approximate="none": stock(x, approximate=approximate)
 """
 
 
@@ -61,6 +61,6 @@ def test_the_workers_agree_in_all_but_the_patched_function(data: dict[str, Any])
 
 def test_the_patched_function_is_named_with_its_rank(data: dict[str, Any]) -> None:
     found = [f for f in data["findings"] if f.get("rank") == 1]
-    assert [f["what"] for f in found] == ["torch.nn.functional.silu"]
+    assert [f["what"] for f in found] == ["torch.nn.functional.gelu"]
     assert "patch.py" in found[0]["where"]
     assert not [f for f in data["findings"] if f["kind"] not in ("rank",) and f.get("rank") != 1]
