@@ -125,6 +125,7 @@ def _inventory(asked: dict[str, Any]) -> dict[str, Any]:
 
     found = inventory(asked["packages"], stock=asked["stock"])
     return {
+        "records": {r.target: r.by for r in found.records},
         "findings": {r.target: [r.kind, r.by, r.live] for r in found.findings},
         "checked": found.checked,
         "foreign": {f"{r.op} {r.key}": [r.source, r.declared] for r in foreign() if r.key == "PrivateUse1"},
