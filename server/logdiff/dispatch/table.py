@@ -22,13 +22,16 @@ PAIRS = (("decode", "score"), ("prefill", "score"), ("score", "score"))
 """(rollout phase, train phase) that are set side by side."""
 
 _TORCH = ("aten", "prims", "prim")
-_CASTS = ("aten._to_copy", "aten.copy_", "aten.clone", "aten.fill_", "aten.zero_", "aten.arange", "aten.full")
+_CASTS = (
+    "aten._to_copy", "aten.copy_", "aten.clone", "aten.fill_", "aten.zero_", "aten.arange", "aten.full", "aten.item",
+    "aten._local_scalar_dense", "aten.new_empty", "aten.scalar_tensor", "aten.detach_",
+)  # fmt: skip
 
 
 def by_boundary(entries: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """{boundary: {"providers", "ops", "dtypes", "layouts", "calls", "from"}} of one phase's entries.
 
-    Casts, copies and fills do not count as operators: they show as dtypes.
+    Casts, copies, fills and reads of one number do not count as operators: casts show as dtypes.
     """
     found: dict[str, dict[str, Any]] = {}
     for entry in entries:
