@@ -8,7 +8,8 @@ result is passed when it is no worse than R roundings of the inputs would make t
 what fp32 sums in any order are held to (law 10 of the numeric contract).
 
 A gradient's row may cancel exactly (the query of a token that sees one key has none), which no change of inputs shows:
-its bar has R * u * the root mean square of all rows' norms besides.
+its bar has R * u * the root mean square of all rows' norms besides, or of the terms that cancel where a family knows
+them (`Family.cancelling`), whichever is larger.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def judge(family: Family, impl: Impl, problem: Problem, draw: Draw) -> Verdict:
             for i, (x, y) in enumerate(zip(result, base, strict=True)):
                 size[i] = torch.maximum(size[i], _norms(_finite(x) - _finite(y)).float())
     gradients = any(name.startswith(gradient.PREFIX) for name in problem.rows)
-    return _verdict(family, found, exact, sizes, gradients)
+    terms = family.cancelling(problem.rows, problem.fixed) if gradients and family.cancelling else ()
+    return _verdict(family, found, exact, sizes, terms if terms else (0.0,) * 8 if gradients else ())
 
 
 def planted(family: Family, impl: Impl, share: float) -> Impl:
@@ -83,7 +85,7 @@ def planted(family: Family, impl: Impl, share: float) -> Impl:
 
 
 def _verdict(
-    family: Family, found: list[Result], exact: list[Result], sizes: list[list[Tensor]], gradients: bool
+    family: Family, found: list[Result], exact: list[Result], sizes: list[list[Tensor]], terms: tuple[float, ...]
 ) -> Verdict:
     ratio = share = worst_ulp = 0.0
     error2 = exact2 = signed = total = 0.0
@@ -101,8 +103,8 @@ def _verdict(
             norms = _norms(clean)
             least = info.smallest_normal * info.eps * max(1, clean[0].numel()) ** 0.5 if clean.numel() else 0.0
             bars = family.roundings * s.double() + info.eps / 2 * norms + least
-            if gradients and norms.numel():
-                bars = bars + family.roundings * info.eps / 2 * float((norms**2).mean()) ** 0.5
+            if terms and norms.numel():
+                bars = bars + family.roundings * info.eps / 2 * max(float((norms**2).mean()) ** 0.5, terms[output])
             ratios = _norms(difference) / bars
             if ratios.numel() and float(ratios.max()) > ratio:
                 ratio = float(ratios.max())

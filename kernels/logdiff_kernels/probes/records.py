@@ -124,6 +124,7 @@ class Family:
         wrt: rows that have a gradient.
         weights: fixed inputs that have a gradient.
         world: an operator over ranks: the call starts processes.
+        cancelling: `cancelling(rows, fixed)` -> for each gradient the size of terms that may cancel in it exactly.
     """
 
     op: str
@@ -143,6 +144,7 @@ class Family:
     weights: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("bfloat16", "float16", "float32")
     world: bool = False
+    cancelling: Callable[[dict[str, Tensor], dict[str, Any]], tuple[float, ...]] | None = None
 
     def fits(self, shape: Shape) -> bool:
         """Whether a shape is one of this operator's."""

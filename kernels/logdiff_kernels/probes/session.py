@@ -107,7 +107,7 @@ def run(
     listed = [check for check in listed if identity(check) not in known]
     listed.sort(key=lambda check: rank(check.relation))
     results: list[dict[str, Any]] = []
-    deadline = begin + wanted.seconds
+    deadline = time.monotonic() + wanted.seconds  # the imports of the providers are not the probes' time
     for done, check in enumerate(listed):
         name = f"{check.family.op} {check.provider} {check.relation}"
         on_check(done, len(listed), name, None)
@@ -115,7 +115,7 @@ def run(
         if now >= deadline:
             skipped += [_skip(left, "out of time") for left in listed[done:]]
             break
-        share = max(0.5, 4.0 * (deadline - now) / (len(listed) - done))
+        share = max(2.0, 4.0 * (deadline - now) / (len(listed) - done))
         entry = _one(check, wanted, min(deadline, now + share), skipped)
         if entry is not None:
             results.append(entry)

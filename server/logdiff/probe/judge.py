@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,8 +66,8 @@ def summary(data: dict[str, Any]) -> str:
     entries = data["results"]
     counts = {word: sum(state(entry) == word for entry in entries) for word in (HOLDS, FAILS, UNPROVEN)}
     if not entries:
-        reasons = list(dict.fromkeys(str(entry.get("reason")) for entry in data["skipped"]))
-        return f"Nothing was probed: {reasons[0]}." if reasons else "Nothing was probed."
+        reasons = Counter(str(entry.get("reason")) for entry in data["skipped"])
+        return f"Nothing was probed: {reasons.most_common(1)[0][0]}." if reasons else "Nothing was probed."
     failing = [entry for entry in entries if entry.get("ok") is False and not entry["relation"].startswith("P")]
     operators = list(dict.fromkeys(f"{entry['op']} ({entry['provider']})" for entry in failing))
     text = f"{len(entries)} checks: {counts[HOLDS]} hold, {counts[FAILS]} fail, {counts[UNPROVEN]} not proven."

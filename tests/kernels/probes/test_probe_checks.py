@@ -186,3 +186,15 @@ def test_a_check_that_had_no_time_for_every_shape_is_not_proven() -> None:
     assert left == list(family.defaults[1:3])
     assert (entry["ok"], entry["control_seen"]) == (None, True)
     assert entry["detail"]["not_proven"] == "out of time: 1 of 3 shapes were tried, and held"
+
+
+def test_gradients_that_cancel_exactly_are_held_to_the_terms_that_cancel() -> None:
+    """One key: the gradients of q and k are 0, and what rounding leaves of dP - D is no error."""
+    from logdiff_kernels.probes.catalogue import providers
+
+    family = FAMILIES["attention"]
+    shape = {**family.defaults[0], "batch": 1, "length": 1, "heads": 1, "kv_heads": 1}
+    impl = providers()["aligned"].ops["attention"]("cpu", "float32")
+    check = Check(family, "aligned", impl, "grad-A")
+    entry, _ = checks.run(check, [shape], SETTING, time.monotonic() + 60, [])
+    assert (entry["ok"], entry["control_seen"]) == (True, True)

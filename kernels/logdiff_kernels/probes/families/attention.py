@@ -51,6 +51,14 @@ def attention_exact(listed: list[Sequence], layout: Layout, fixed: dict[str, Any
     return found
 
 
+def cancelling_terms(rows: dict[str, Tensor], fixed: dict[str, Any]) -> tuple[float, ...]:
+    """dS = P (dP - D) cancels where a query sees one key: dP and D are at most |dO||v|, dq and dk that times k or q."""
+    given = next(x for name, x in rows.items() if name not in ("q", "k", "v"))
+    heads = given.shape[-2] ** 0.5  # a row holds all heads
+    dout, q, k, v = (float(x.double().norm(dim=-1).max()) for x in (given, rows["q"], rows["k"], rows["v"]))
+    return heads * dout * v * k * fixed["scale"], heads * dout * v * q * fixed["scale"], 0.0
+
+
 def visible(queries: int, keys: int, window: int, device: Any = "cpu") -> Tensor:
     """bool [queries, keys]: which keys the last `queries` positions of `keys` see."""
     position = torch.arange(queries, device=device)[:, None] + keys - queries
@@ -84,7 +92,7 @@ _COMMON: dict[str, Any] = {
 
 FAMILIES = (
     Family(
-        "attention", draw=_draw(""), relations=_RELATIONS, wrt=("q", "k", "v"),
+        "attention", draw=_draw(""), relations=_RELATIONS, wrt=("q", "k", "v"), cancelling=cancelling_terms,
         defaults=(
             _shape(2, 7, 2, 1, 32),
             _shape(3, 65, 4, 2, 64),
