@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from logdiff_kernels.probes.catalogue import families
 from logdiff_kernels.probes.session import Wanted, run
 from torch.nn import functional
 
@@ -83,10 +84,13 @@ def test_sdpa_and_vllm_attention_agree_with_brute_force() -> None:
     assert (entry["ok"] is False) == different
 
 
-@pytest.mark.slow(seconds=400)
+@pytest.mark.slow(seconds=200)
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_the_aligned_operators_keep_every_invariance_of_every_family(dtype: str) -> None:
-    data = run(Wanted.of({"ops": ["all"], "providers": ["aligned"], "dtype": dtype, "seconds": 1500.0}))
+    shapes = {op: list(family.defaults[:2]) for op, family in families().items()}
+    request = {"ops": ["all"], "providers": ["aligned"], "dtype": dtype, "shapes": shapes, "seconds": 2400.0}
+    data = run(Wanted.of(request))
     invariances = [entry for entry in data["results"] if "I:" in entry["relation"]]
     assert len({entry["op"] for entry in invariances}) >= 19
     assert [e for e in invariances if e["ok"] is not True or not e["control_seen"]] == []
