@@ -25,6 +25,8 @@ _MARKERS = (
         True,
     ),
 )
+_HINTS = ("non-default args", "LLM engine", "API server version", " ..", "{'", " backend", "FA3", "attention_backend")
+"""A line without any of these is passed over at once: logs have millions of lines."""
 _ENGINE_KEYS = {"max_seq_len": "max_model_len", "chunked_prefill_enabled": "enable_chunked_prefill"}
 
 SIGN = re.compile(
@@ -41,6 +43,8 @@ def read_log(lines: Iterator[tuple[int, str]], shown: str, collector: Collector)
     seen: set[str] = set()
     arguments: dict[str, int] = {}
     for number, whole in lines:
+        if not any(hint in whole for hint in _HINTS):
+            continue
         line = _PREFIX.sub("", whole)
         where = f"{shown}:{number}"
         if match := _NON_DEFAULT.search(line):
