@@ -142,13 +142,14 @@ def test_tensor_parallel_ranks_give_the_bits_of_one(k: int, n: int, m: int, dtyp
 
 @pytest.mark.parametrize("exponents", [(0, 0), (-56, -55), (-56, -56), (-56, -57), (-57, -57), (-40, -80), (-70, -70)])
 @pytest.mark.parametrize("k", [63, 96, 288, 515])
-def test_bf16_products_near_the_subnormal_range(k: int, exponents: tuple[int, int]) -> None:
+@pytest.mark.parametrize("m", [6, 11, 23])
+def test_bf16_products_near_the_subnormal_range(m: int, k: int, exponents: tuple[int, int]) -> None:
     """Dot-product instructions flush subnormals: they may serve only where none can arise, which ends about here."""
     generator = torch.Generator().manual_seed(k)
     x, w = (
         (torch.randint(128, 256, (rows, k), generator=generator).float() * 2.0 ** (exponent - 7))
         * (torch.randint(0, 2, (rows, k), generator=generator) * 2 - 1)
-        for rows, exponent in zip((11, 37), exponents, strict=True)
+        for rows, exponent in zip((m, 37), exponents, strict=True)
     )
     x[::2, 2:] = 0  # sums that stay as small as they can be: 254 * 254 - 255 * 253 is 1 unit of the last place
     x[:, 0], x[:, 1] = 254 * 2.0 ** (exponents[0] - 7), 255 * 2.0 ** (exponents[0] - 7)
@@ -157,8 +158,21 @@ def test_bf16_products_near_the_subnormal_range(k: int, exponents: tuple[int, in
     assert oracle.differing(ops.linear(x, w, None, torch.float32), definition(x, w, None, torch.float32, False)) == 0
     row = ops.linear_row_partial(x, w, row_leaves(k))
     assert oracle.differing(row, definition(x, w, None, torch.float32, True)) == 0
-    out = ops.linear(w.mT[:, :11], x.mT)  # unit stride along the output
-    assert oracle.differing(out, definition(w.mT[:, :11], x.mT, None, torch.bfloat16, False)) == 0
+    out = ops.linear(w.mT[:, :m], x.mT)  # unit stride along the output
+    assert oracle.differing(out, definition(w.mT[:, :m], x.mT, None, torch.bfloat16, False)) == 0
+
+
+@pytest.mark.parametrize("k", [72, 1024, 1096])
+@pytest.mark.parametrize("m", [*range(1, 18), 31])
+def test_few_rows_at_every_stride_of_the_weights(m: int, k: int) -> None:
+    """Lines of weights that share places of the cache, leaves that end inside a vector, zeros and small weights."""
+    generator = torch.Generator().manual_seed(100 * k + m)
+    x, w = torch.randn(m, k, generator=generator).bfloat16(), torch.randn(83, k, generator=generator).bfloat16()
+    w[torch.rand(83, k, generator=generator) < 0.05] = 0
+    w[40:60] *= 2.0**-90
+    for row in (False, True):
+        product = ops.linear_row if row else ops.linear
+        assert oracle.differing(product(x, w), definition(x, w, None, torch.bfloat16, row)) == 0
 
 
 def test_leaves_matter() -> None:

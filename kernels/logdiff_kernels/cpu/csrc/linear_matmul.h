@@ -15,6 +15,7 @@
 namespace ld::linear {
 
 constexpr int64_t kDepth = 256;              // k's of a packed panel: stays in the first-level cache
+constexpr int64_t kPairDepth = 192;          // likewise of pairs, which are as wide as two
 constexpr int64_t kChunkFloats = 4 << 20;    // widened rows of A held at once
 constexpr int64_t kChunkRows = 2048 / kRows * kRows;
 constexpr int64_t kSerial = 1 << 16;         // products below which threads cost more than they give
@@ -36,16 +37,17 @@ inline float* grow(std::vector<float>& store, int64_t floats) {
     return store.data();
 }
 
-// Rows of A, ready for the tiles.
+// Rows of A, ready for the tiles: widened, or as pairs of bf16 where dot products may be used.
 struct Rows {
-    const float* wide;  // row-major, `stride` floats per row
+    const float* wide;  // row-major, `stride` floats per row; null for pairs
     int64_t stride;
-    const uint32_t* pairs;  // the same as pairs of bf16, `pairs_stride` words per row, where dot products may be used
+    const uint32_t* pairs;  // `pairs_stride` words per row; null for widened rows
     int64_t pairs_stride;
     int lowest;  // lowest_exponent of the pairs
+    bool by_pair;  // pairs are [pairs][rows], for a stream of weights
 
     Rows from(int64_t m) const {
-        return {wide + m * stride, stride, pairs ? pairs + m * pairs_stride : nullptr, pairs_stride, lowest};
+        return {wide ? wide + m * stride : nullptr, stride, pairs ? pairs + m * pairs_stride : nullptr, pairs_stride, lowest, by_pair};
     }
 };
 
@@ -57,18 +59,23 @@ inline int tile_height(int64_t rows) {
 
 // The k's [begin, end) of one piece: sum[rows][NV * W] = their fused sums from +0.
 template <int NV>
-void sum_piece(const Product& p, const Rows& a, int64_t rows, int64_t n0, int columns, int64_t begin, int64_t end,
+void sum_piece(const Product& p, const Rows& a, int64_t m0, int64_t rows, int64_t n0, int columns, int64_t begin, int64_t end,
                float* packed, float* sum) {
     constexpr int width = NV * F::W;
     const int height = tile_height(rows);
     int64_t k0 = begin;
     if (begin == end) std::fill(sum, sum + rows * width, 0.0f);
-    if (rows <= kStreamRows && p.b.s_k == 1)
+#if defined(LD_HAS_BF16DOT)
+    if (a.pairs && a.by_pair && begin % 2 == 0)
+        k0 += dot_stream_rows<width>(p.b, n0, columns, begin, end - begin, a.pairs, int(rows), a.lowest, sum);
+    else
+#endif
+    if (a.wide && rows <= kStreamRows && p.b.s_k == 1)
         k0 += stream_rows<width>(p.b, n0, columns, begin, end - begin, a.wide, a.stride, int(rows), sum);
 #if defined(LD_HAS_BF16DOT)
-    else if (a.pairs && begin % 2 == 0)
-        for (; k0 + 1 < end; k0 += 2 * (std::min(kDepth, end - k0) / 2)) {
-            const int64_t pairs = std::min(kDepth, end - k0) / 2;
+    else if (a.pairs && !a.by_pair && begin % 2 == 0)
+        for (; k0 + 1 < end; k0 += 2 * (std::min(kPairDepth, end - k0) / 2)) {
+            const int64_t pairs = std::min(kPairDepth, end - k0) / 2;
             uint32_t* words = reinterpret_cast<uint32_t*>(packed);
             read_column_pairs<width>(p.b, n0, columns, k0, pairs, words);
             if (!dot_is_exact(a.lowest, lowest_exponent(words, pairs * width))) break;  // and never again in this piece
@@ -79,12 +86,21 @@ void sum_piece(const Product& p, const Rows& a, int64_t rows, int64_t n0, int co
 #endif
     for (; k0 < end; k0 += kDepth) {
         const int64_t depth = std::min(kDepth, end - k0);
+        const float* wide = a.wide + k0;
+        int64_t stride = a.stride;
+        if (!a.wide) {  // what the instruction can't take, at the end of a piece or all of it
+            static thread_local std::vector<float> some;
+            wide = grow(some, rows * depth);
+            stride = depth;
+            const Operand from{at<bf16_t>(p.a, 0, k0), kBF16, p.a.s_out, p.a.s_k};
+            read_rows<bf16_t>(from, m0, rows, depth, some.data());
+        }
         dispatch(p.b.dtype, [&](auto t) {
             read_columns<decltype(t), width>(p.b, n0, columns, k0, depth, p.k - k0 - depth, packed);
             return int(kOk);
         });
         for (int64_t m = 0; m < rows; m += height)
-            tile_rows<NV>(int(std::min<int64_t>(height, rows - m)), depth, a.wide + m * a.stride + k0, a.stride, 1,
+            tile_rows<NV>(int(std::min<int64_t>(height, rows - m)), depth, wide + m * stride, stride, 1,
                           packed, sum + m * width, k0 == begin);
     }
 }
@@ -103,7 +119,7 @@ void panel(const Product& p, const Plan& plan, const Rows& a, int64_t m0, int64_
     const int64_t pieces = plan.pieces(p.k);
     for (int64_t piece = 0; piece < pieces; ++piece) {
         float* sum = slot[levels];
-        sum_piece<NV>(p, a, rows, n0, columns, plan.begin(p.k, piece), plan.end(p.k, piece), packed, sum);
+        sum_piece<NV>(p, a, m0, rows, n0, columns, plan.begin(p.k, piece), plan.end(p.k, piece), packed, sum);
         if (levels == 0) break;
         int level = 0;
         if (plan.kind == kTree) {
@@ -128,7 +144,7 @@ void panel(const Product& p, const Plan& plan, const Rows& a, int64_t m0, int64_
 
 // Rows [m0, m0 + rows) of a product's A, widened into `wide` (rows * k floats; unused when A serves as it is).
 inline Rows prepare(const Product& p, int64_t m0, int64_t rows, float* wide) {
-    Rows a{wide, p.k, nullptr, 0, 0};
+    Rows a{wide, p.k, nullptr, 0, 0, false};
     if (p.a.dtype == kF32 && p.a.s_k == 1) {
         a.wide = static_cast<const float*>(p.a.data) + m0 * p.a.s_out;
         a.stride = p.a.s_out;
@@ -145,20 +161,32 @@ inline Rows prepare(const Product& p, int64_t m0, int64_t rows, float* wide) {
 }
 
 #if defined(LD_HAS_BF16DOT)
-// Adds the pairs of bf16 to prepared rows; `words` has room for rows * (k / 2).
-inline void prepare_pairs(const Product& p, int64_t m0, int64_t rows, uint32_t* words, Rows& a) {
+// Rows [m0, m0 + rows) of a product's A as pairs of bf16; `words` has room for rows * (k / 2). False where dot products
+// can't be used.
+inline bool prepare_pairs(const Product& p, int64_t m0, int64_t rows, uint32_t* words, Rows& a) {
     const int64_t pairs = p.k / 2;
+    const bool by_pair = rows <= kDotRows && p.b.s_k == 1;
     const int64_t grain = std::max<int64_t>(1, kSerial / std::max<int64_t>(p.k, 1));
     parallel_for(rows, grain, [&](int64_t first, int64_t last) {
-        read_row_pairs(p.a, m0 + first, last - first, pairs, words + first * pairs);
+        if (by_pair)
+            read_row_pairs(p.a, m0 + first, last - first, pairs, words + first, 1, rows);
+        else
+            read_row_pairs(p.a, m0 + first, last - first, pairs, words + first * pairs, pairs, 1);
     });
-    a.lowest = lowest_exponent(words, rows * pairs);
-    if (a.lowest > 0) {
-        a.pairs = words;
-        a.pairs_stride = pairs;
-    }
+    a = {nullptr, 0, words, pairs, lowest_exponent(words, rows * pairs), by_pair};
+    return a.lowest > 0;
 }
 #endif
+
+// Row parts of a product: more than one, each with panels packed anew, only where whole panels would leave threads idle.
+inline int64_t row_parts(int64_t panels, int64_t rows, int threads) {
+    const int64_t most = std::min((rows + 8 * kRows - 1) / (8 * kRows), (4 * threads + panels - 1) / panels + 1);
+    int64_t best = 1;
+    const auto rounds = [&](int64_t parts) { return double((panels * parts + threads - 1) / threads) / double(parts); };
+    for (int64_t parts = 2; threads > 1 && parts <= most; ++parts)
+        if (rounds(parts) < 0.96 * rounds(best)) best = parts;
+    return best;
+}
 
 // Several products that share nothing but their plan (one per expert, or just one).
 inline void products(const Product* list, int64_t count, const Plan& plan) {
@@ -208,20 +236,20 @@ inline void products(const Product* list, int64_t count, const Plan& plan) {
         const int threads = work < kSerial ? 1 : max_threads();
         for (const Chunk& chunk : chunks) {
             const Product& p = *chunk.p;
-            Rows a = prepare(p, chunk.m0, chunk.rows, base);
+            Rows a{nullptr, 0, nullptr, 0, 0, false};
+#if defined(LD_HAS_BF16DOT)
+            const bool bf16 = p.a.dtype == kBF16 && p.b.dtype == kBF16;
+            if (!bf16 || (chunk.rows <= kStreamRows && p.b.s_k == 1) || !prepare_pairs(p, chunk.m0, chunk.rows, words, a))
+#endif
+                a = prepare(p, chunk.m0, chunk.rows, base);
             base += chunk.rows * p.k;
 #if defined(LD_HAS_BF16DOT)
-            if (p.a.dtype == kBF16 && p.b.dtype == kBF16 && (chunk.rows > kStreamRows || p.b.s_k != 1)) {
-                prepare_pairs(p, chunk.m0, chunk.rows, words, a);
-                words += chunk.rows * (p.k / 2);
-            }
+            words += chunk.rows * (p.k / 2);
 #endif
             const bool wide = chunk.rows <= (p.b.s_k == 1 ? kStreamRows : 2);
             const int64_t width = (wide ? kWide : kVectors) * F::W;
             const int64_t panels = (p.n + width - 1) / width;
-            int64_t parts = 1;  // row parts: more only when there are too few panels for the threads
-            if (threads > 1 && panels < 4 * threads)
-                parts = std::min((chunk.rows + 8 * kRows - 1) / (8 * kRows), (4 * threads + panels - 1) / panels);
+            const int64_t parts = row_parts(panels, chunk.rows, threads);
             const int64_t step = ((chunk.rows + parts - 1) / parts + kRows - 1) / kRows * kRows;
             for (int64_t n0 = 0; n0 < p.n; n0 += width)
                 for (int64_t m = 0; m < chunk.rows; m += step)

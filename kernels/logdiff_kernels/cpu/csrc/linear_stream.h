@@ -24,6 +24,7 @@ inline void stream(int64_t depth, const float* a, int64_t a_row, const char* b, 
 #pragma GCC unroll 8
         for (int m = 0; m < MT; ++m) acc[v][m] = F::zero();
     const auto step = [&](int v, int64_t k) __attribute__((always_inline)) {
+        if (k * size % 64 == 0) prefetch_rows(b + (v + NV) * F::W * stride + k * size, stride);
         C::each(b + v * F::W * stride + k * size, stride, [&](int j, F column) {
 #pragma GCC unroll 8
             for (int m = 0; m < MT; ++m) acc[v][m] = fma(F::set1(a[m * a_row + k + j]), column, acc[v][m]);

@@ -10,9 +10,37 @@ namespace ld::linear {
 #if defined(LD_ISA_AVX512)
 
 constexpr int kWords = 16;
+constexpr int kFewWords = 4;
 
-// t[i], i < kWords, = word i of each of the F::W rows that begin at from + row * stride bytes.
-inline void load_transposed(const char* from, int64_t stride, F* t) {
+// The 16 bytes at p, p + 4 * stride, p + 8 * stride, p + 12 * stride, one after the other.
+__attribute__((always_inline)) inline __m512 load_four(const char* p, int64_t stride) {
+#ifdef LD_SIMDE
+    __m512 r;
+    for (int i = 0; i < 4; ++i) std::memcpy(reinterpret_cast<char*>(&r) + 16 * i, p + 4 * i * stride, 16);
+    return r;
+#else
+    const auto block = [&](int i) { return _mm_loadu_ps(reinterpret_cast<const float*>(p + 4 * i * stride)); };
+    __m512 r = _mm512_castps128_ps512(block(0));
+    r = _mm512_mask_broadcast_f32x4(r, 0x00f0, block(1));
+    r = _mm512_mask_broadcast_f32x4(r, 0x0f00, block(2));
+    return _mm512_mask_broadcast_f32x4(r, 0xf000, block(3));
+#endif
+}
+
+// t[i], i < kFewWords, = word i of each of the F::W rows that begin at from + row * stride bytes.
+__attribute__((always_inline)) inline void load_few_transposed(const char* from, int64_t stride, F* t) {
+    const __m512 r0 = load_four(from, stride), r1 = load_four(from + stride, stride);
+    const __m512 r2 = load_four(from + 2 * stride, stride), r3 = load_four(from + 3 * stride, stride);
+    const __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(r0, r1)), b = _mm512_castps_pd(_mm512_unpackhi_ps(r0, r1));
+    const __m512d c = _mm512_castps_pd(_mm512_unpacklo_ps(r2, r3)), d = _mm512_castps_pd(_mm512_unpackhi_ps(r2, r3));
+    t[0].v = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+    t[1].v = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+    t[2].v = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+    t[3].v = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+}
+
+// t[i], i < kWords, likewise.
+__attribute__((always_inline)) inline void load_transposed(const char* from, int64_t stride, F* t) {
     __m512 r[16], s[16];
     for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_ps(from + i * stride);
     for (int i = 0; i < 16; i += 2) {
@@ -48,7 +76,7 @@ inline F high_half(F pairs) {
 
 constexpr int kWords = 4;
 
-inline void load_transposed(const char* from, int64_t stride, F* t) {
+__attribute__((always_inline)) inline void load_transposed(const char* from, int64_t stride, F* t) {
     const char* from4 = from + 4 * stride;
     __m256 r[4];
 #pragma GCC unroll 4
@@ -76,7 +104,7 @@ inline F high_half(F pairs) {
 
 constexpr int kWords = 4;
 
-inline void load_transposed(const char* from, int64_t stride, F* t) {
+__attribute__((always_inline)) inline void load_transposed(const char* from, int64_t stride, F* t) {
     float32x4_t r[4];
     for (int i = 0; i < 4; ++i) r[i] = vld1q_f32(reinterpret_cast<const float*>(from + i * stride));
     const float64x2_t a = vreinterpretq_f64_f32(vtrn1q_f32(r[0], r[1])), b = vreinterpretq_f64_f32(vtrn2q_f32(r[0], r[1]));
@@ -96,7 +124,7 @@ inline F high_half(F pairs) {
 
 constexpr int kWords = F::W;
 
-inline void load_transposed(const char* from, int64_t stride, F* t) {
+__attribute__((always_inline)) inline void load_transposed(const char* from, int64_t stride, F* t) {
     for (int row = 0; row < F::W; ++row)
         for (int i = 0; i < F::W; ++i) std::memcpy(&t[i].v[row], from + row * stride + 4 * i, 4);
 }
@@ -111,6 +139,13 @@ inline F high_half(F pairs) {
 }
 
 #endif
+
+// Asks for a line of each of F::W rows: the next vector of columns, while this one is used. Past the end of the weights
+// it does nothing.
+__attribute__((always_inline)) inline void prefetch_rows(const char* from, int64_t stride) {
+#pragma GCC unroll 16
+    for (int i = 0; i < F::W; ++i) __builtin_prefetch(from + i * stride, 0, 2);
+}
 
 // kStep k's of the F::W rows that begin at from + row * stride bytes: use(j, k = j of every row, widened).
 template <class T> struct Columns;
