@@ -89,9 +89,7 @@ def _registered() -> dict[str, str]:
     """Operator -> file of its implementation for the NPU's key, as our observer reads torch's table."""
     from logdiff_kernels.observe.registrations import foreign
 
-    found = {
-        r.op.removeprefix("aten::"): Path(r.source.rpartition(":")[0]).name for r in foreign() if r.key == "PrivateUse1"
-    }
+    found = {r.op: Path(r.source.rpartition(":")[0]).name for r in foreign() if r.key == "PrivateUse1"}
     return {name: found[f"aten::{name}"] for name in OPERATORS if f"aten::{name}" in found}
 
 
