@@ -176,11 +176,15 @@ def _one_pass(
     from logdiff_kernels.engines.vllm.requests import Job, run_jobs
 
     options: dict[str, Any] = {"prompt_logprobs": 0} if score else {"logprobs": 0}
-    params = SamplingParams(temperature=1.0, seed=None, max_tokens=tokens, ignore_eos=True, detokenize=False, **options)
+    params = [  # seeded, as every run of this package samples
+        SamplingParams(temperature=1.0, seed=i + 1, max_tokens=tokens, ignore_eos=True, detokenize=False, **options)
+        for i in range(len(prompts))
+    ]
+    jobs = [Job(i, ids, params[i]) for i, ids in enumerate(prompts)]
     engine.llm.reset_prefix_cache()
     engine.ask_workers("trace_begin", native=native, phase=phase)
     try:
-        run_jobs(engine.llm, [Job(i, ids, params) for i, ids in enumerate(prompts)], batch=None, finished=_ignore)
+        run_jobs(engine.llm, jobs, batch=None, finished=_ignore)
     finally:
         seen = [value for value, _ in engine.ask_workers("trace_end")]
     return seen
