@@ -62,10 +62,11 @@ def test_what_vllm_does_to_torch_is_named_as_its_own(rollout: dict[str, Any]) ->
     assert "vllm" in explained["torch.Tensor.pin_memory"]["explained"]
 
 
-def test_the_batch_invariant_switch_changes_nothing_on_a_cpu(rollout: dict[str, Any]) -> None:
+def test_the_batch_invariant_switch_has_no_effect_that_runs_on_a_cpu(rollout: dict[str, Any]) -> None:
+    """It changes nothing, or vLLM 0.32 with RMSNorm fails at its first step: the proof must never say that it works."""
     proof = rollout["toggles"][0]
-    assert proof["changed"] is False, proof["sides"]
-    assert "changed nothing" in proof["statement"]
+    assert proof["changed"] is not True, proof["sides"]
+    assert "changed nothing" in proof["statement"] or "not proven" in proof["statement"]
     assert [f["what"] for f in rollout["findings"]] == ["env:VLLM_BATCH_INVARIANT=1"]
 
 
