@@ -136,7 +136,7 @@ def on_for(script: Script, node: Any) -> None:
     """A loop over words; unrolled where they are known and few."""
     name = (node.child_by_field_name("variable") or node).text.decode("utf-8", "replace")
     body = node.child_by_field_name("body")
-    values = [w.text for v in node.children_by_field_name("value") for w in script.expander.words(v)]
+    values = [w.text for w in script.fields(node.children_by_field_name("value"))]
     if len(values) <= MAX_UNROLL and not any(UNKNOWN.search(v) for v in values):
         for value in values:
             script.assign(name, value, line_of(node))

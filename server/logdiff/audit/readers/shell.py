@@ -123,11 +123,17 @@ class Script:
         return name, value
 
     def _array(self, node: Any) -> list[Word]:
-        words: list[Word] = []
-        for child in node.named_children:
-            if child.type != "comment":
-                words += self.expander.words(child)
-        return words
+        return self.fields([c for c in node.named_children if c.type != "comment"])
+
+    def fields(self, nodes: list[Any]) -> list[Word]:
+        """The words of a list of nodes; nodes with nothing between them are one word, which the grammar cut."""
+        groups: list[list[Any]] = []
+        for node in nodes:
+            if groups and groups[-1][-1].end_byte == node.start_byte:
+                groups[-1].append(node)
+            else:
+                groups.append([node])
+        return [word for group in groups for word in self.expander.words(*group)]
 
     def assign(self, name: str, value: str | list[Word], line: int) -> None:
         """Set a variable, and note when it had another value that nothing read."""
