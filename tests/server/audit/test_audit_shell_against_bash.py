@@ -72,7 +72,7 @@ def word(draw: st.DrawFn, depth: int = 0) -> str:
             8: "{" + f"{plain.replace('=', '')}p,q{draw(PLAIN)}" + "}",
             9: f'"${{{name}:+set}}"',
             10: f'"${{#{name}}}"',
-            11: f"\\{draw(st.sampled_from('ab$1'))}",
+            11: f"\\{draw(st.sampled_from('ab1'))}",
         }[kind]
     return out
 

@@ -118,6 +118,28 @@ class _Fields:
         self._open = None
 
 
+_HELD = 0xF0000
+
+
+def _brace_expanded(pieces: list[_Piece]) -> list[list[_Piece]]:
+    """The words that brace expansion makes of one: before anything is split, so that each copy keeps every piece."""
+    literal = [p.many is None and not p.split and not p.quoted for p in pieces]
+    text = "".join(
+        p.text if plain else chr(_HELD + i) for i, (p, plain) in enumerate(zip(pieces, literal, strict=True))
+    )
+    words = braces(text, MAX_FIELDS)
+    if len(words) == 1:
+        return [pieces]
+    parts = []
+    for word in words:
+        part: list[_Piece] = []
+        for piece in re.split(f"([{chr(_HELD)}-{chr(_HELD + 0xFFFD)}])", word):
+            held = len(piece) == 1 and ord(piece) >= _HELD
+            part.append(pieces[ord(piece) - _HELD] if held else _Piece(piece))
+        parts.append(part)
+    return parts
+
+
 def _joined(piece: _Piece) -> str:
     return piece.text if piece.many is None else " ".join(w.text for w in piece.many)
 
@@ -138,23 +160,25 @@ class Expander:
     def words(self, *nodes: Any) -> list[Word]:
         """Adjoining nodes as the fields that bash makes of them; an element of an array keeps its own line."""
         fields = _Fields(nodes[0].start_point[0] + 1)
-        for piece in (piece for node in nodes for piece in self._pieces(node, False)):
-            if piece.many is not None:
-                for index, item in enumerate(piece.many):
-                    if index:
-                        fields.end()
-                    fields.add(item.text, piece.quoted, item.line) if piece.quoted else fields.split(
-                        item.text, item.line
-                    )
-            elif piece.split:
-                fields.split(piece.text)
-            elif piece.text or piece.quoted:
-                fields.add(piece.text, piece.quoted)
-        fields.end()
-        out = [Word(one, word.line) for word in fields.done for one in braces(word.text, MAX_FIELDS)]
-        if len(out) > MAX_FIELDS:
+        pieces = [piece for node in nodes for piece in self._pieces(node, False)]
+        for part in _brace_expanded(pieces):
+            for piece in part:
+                if piece.many is not None:
+                    for index, item in enumerate(piece.many):
+                        if index:
+                            fields.end()
+                        if piece.quoted:
+                            fields.add(item.text, True, item.line)
+                        else:
+                            fields.split(item.text, item.line)
+                elif piece.split:
+                    fields.split(piece.text)
+                elif piece.text or piece.quoted:
+                    fields.add(piece.text, piece.quoted)
+            fields.end()
+        if len(fields.done) > MAX_FIELDS:
             raise ValueError(f"more than {MAX_FIELDS} words")
-        return [Word(self._bounded(word.text.translate(UNMARK)), word.line) for word in out]
+        return [Word(self._bounded(word.text.translate(UNMARK)), word.line) for word in fields.done]
 
     def _bounded(self, text: str) -> str:
         """Text within the budget of one script: nested doubling must not grow without end."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from logdiff.audit.readers import flow
@@ -19,6 +20,7 @@ from logdiff.audit.readers.shell_tests import Tests
 MAX_STEPS = 200_000
 _EMPTY_VALUE = re.compile(rb"^([ \t]*(?:(?:export|local|declare|readonly)[ \t]+)?\w+=)[ \t]*(?=$|;)", re.M)
 """The grammar takes the next line for a part of an assignment that has no value."""
+_REPAIRS = 40
 _SKIPPED = frozenset({"comment", "heredoc_redirect", "file_redirect", "herestring_redirect"})
 
 
@@ -68,7 +70,7 @@ class Script:
 
     def run(self, text: bytes) -> None:
         """Read a script's text."""
-        tree = self._parse(_EMPTY_VALUE.sub(rb"\1''", text))
+        tree = self._parsed(_EMPTY_VALUE.sub(rb"\1''", text))
         for node in _broken(tree.root_node):
             words = " ".join(node.text.decode("utf-8", "replace").split())[:60]
             what = (
@@ -76,6 +78,19 @@ class Script:
             )
             self.unread(node.start_point[0] + 1, f"{what}: {words!r}")
         self.block(tree.root_node)
+
+    def _parsed(self, text: bytes) -> Any:
+        """The tree of a script. The grammar takes the line after one of several assignments for its command; a
+        semicolon that is put between them, where the newline says the same, tells it better."""
+        tree = self._parse(text)
+        for _ in range(_REPAIRS):
+            cuts = _run_on(tree.root_node)
+            if not cuts:
+                break
+            for at in sorted(cuts, reverse=True):
+                text = text[:at] + b";" + text[at:]
+            tree = self._parse(text)
+        return tree
 
     def block(self, node: Any) -> None:
         """Read every statement in a node."""
@@ -382,3 +397,20 @@ def _parser() -> Callable[[bytes], Any]:
 
     parser = Parser(Language(tree_sitter_bash.language()))
     return parser.parse
+
+
+def _run_on(root: Any) -> set[int]:
+    """Ends of assignments that a newline parts from what the tree takes for their command."""
+    cuts: set[int] = set()
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        pending.extend(node.named_children)
+        if node.type not in ("command", "variable_assignments"):
+            continue
+        children = node.named_children
+        for left, right in pairwise(children):
+            gap = node.text[left.end_byte - node.start_byte : right.start_byte - node.start_byte]
+            if left.type == "variable_assignment" and b"\n" in gap.replace(b"\\\n", b""):
+                cuts.add(left.end_byte)
+    return cuts
