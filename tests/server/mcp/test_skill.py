@@ -72,7 +72,8 @@ def test_every_option_that_it_names_is_an_option_of_that_command(capfd: pytest.C
 
 def test_every_tool_that_it_names_exists_and_none_is_left_out() -> None:
     tools = {file.stem for file in (Path(__file__).with_name("snapshots")).glob("*.json")}
-    named = set(re.findall(r"`((?:logdiff|case|env|job|report|align|config|dispatch|probe)_[a-z]+)`", TEXT)) - {"job_id"}
+    groups = "logdiff|case|env|job|report|align|config|dispatch|probe"
+    named = set(re.findall(rf"`((?:{groups})_[a-z]+)`", TEXT)) - {"job_id"}
     assert named == tools
 
 
