@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ sampling: {max_tokens: 4}
 rollout: {engine: vllm, args: {enforce_eager: true, block_size: 128, max_model_len: 256}}
 train: {engine: transformers, args: {attn_implementation: sdpa}}
 """
+REGISTERED = {"aten::mean.dim", "aten::_log_softmax", "aten::softmax", "aten::_softmax", "aten::bmm", "aten::bmm.out"}
+"""What `enable_batch_invariant_mode` of vLLM 0.32 registers for a device that is neither CUDA nor XPU."""
+
 PATCH = """
 import torch
 
@@ -42,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rollout(folder: Path) -> dict[str, Any]:
-    toggles = ["env:VLLM_BATCH_INVARIANT=1", "align=all"]
+    toggles = ["env:VLLM_BATCH_INVARIANT=1", "rollout:env:VLLM_ASCEND_ENABLE_NZ=0", "align=all"]
     return dispatch(run_file=folder / "run.yaml", side="rollout", toggles=toggles).data
 
 
@@ -62,16 +66,41 @@ def test_what_vllm_does_to_torch_is_named_as_its_own(rollout: dict[str, Any]) ->
     assert "vllm" in explained["torch.Tensor.pin_memory"]["explained"]
 
 
-def test_the_batch_invariant_switch_has_no_effect_that_runs_on_a_cpu(rollout: dict[str, Any]) -> None:
-    """It changes nothing, or vLLM 0.32 with RMSNorm fails at its first step: the proof must never say that it works."""
+def test_the_batch_invariant_switch_fails_and_the_proof_says_where_and_what_it_had_changed(
+    rollout: dict[str, Any],
+) -> None:
+    """vLLM 0.32 gives torch Triton kernels on a CPU too; RMSNorm's mean is the first call that runs one."""
     proof = rollout["toggles"][0]
-    assert proof["changed"] is not True, proof["sides"]
-    assert "changed nothing" in proof["statement"] or "not proven" in proof["statement"]
-    assert [f["what"] for f in rollout["findings"]] == ["env:VLLM_BATCH_INVARIANT=1"]
+    assert (proof["result"], proof["changed"]) == ("failed with the switch", None)
+    failed = proof["sides"]["rollout"]["failed"]
+    assert (failed["phase"], failed["pass"]) == ("prefill", "watched")
+    assert failed["error"] == "TypeError: 'function' object is not subscriptable"
+    file, _, function = failed["where"][0].partition(" in ")
+    path, _, line = file.rpartition(":")
+    assert path == "vllm/model_executor/determinism/batch_invariant.py"
+    assert function == "mean_dim"
+    source = Path(importlib.util.find_spec("vllm").submodule_search_locations[0]).parent / path  # type: ignore[union-attr,index]
+    assert "mean_kernel[grid]" in source.read_text().splitlines()[int(line) - 1]
+    assert len(failed["where"]) == 3
+    registered = set(re.findall(r"aten::[\w.]+", "\n".join(proof["sides"]["rollout"]["inventory"]["patched"]["new"])))
+    assert registered >= REGISTERED
+    assert proof["statement"].startswith("failed with the switch: with env:VLLM_BATCH_INVARIANT=1 the rollout engine")
+    assert "aten::mean.dim" in proof["statement"]
+    assert proof["toggle"] == "env:VLLM_BATCH_INVARIANT=1"
+
+
+def test_a_switch_of_another_device_changes_nothing_and_is_a_finding(rollout: dict[str, Any]) -> None:
+    proof = rollout["toggles"][1]
+    assert (proof["result"], proof["changed"]) == ("changed nothing", False)
+    assert proof["sides"]["rollout"] == {"executed": {}, "settings": {}}
+    assert proof["statement"].startswith("the switch changed nothing: rollout:env:VLLM_ASCEND_ENABLE_NZ=0")
+    found = [f["what"] for f in rollout["findings"]]
+    assert found == ["env:VLLM_BATCH_INVARIANT=1", "rollout:env:VLLM_ASCEND_ENABLE_NZ=0"]
 
 
 def test_aligned_operators_are_told_from_vllms(rollout: dict[str, Any]) -> None:
-    found = rollout["toggles"][1]["sides"]["rollout"]["executed"]
+    assert rollout["toggles"][2]["result"] == "changed"
+    found = rollout["toggles"][2]["sides"]["rollout"]["executed"]
     assert any("logdiff." in line for line in found["operators"]["new"])
     assert any("_C.onednn_mm" in line for line in found["operators"]["gone"])
     assert any("logdiff_kernels.cpu." in line for line in found["kernels"]["new"])

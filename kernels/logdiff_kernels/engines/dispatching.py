@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from logdiff_kernels import frames
 from logdiff_kernels.engines.base import TaskOutput
 from logdiff_kernels.errors import InputError
 from logdiff_kernels.observe.process import rank_digest
@@ -33,11 +34,22 @@ def sequences(vocabulary: int) -> list[list[int]]:
     return [[10 + (7919 * (place + 1) * (row + 3)) % span for place in range(n)] for row, n in enumerate(LENGTHS)]
 
 
+def failure(error: BaseException, phase: str, *, native: bool) -> dict[str, Any]:
+    """What a pass that failed leaves: {"phase", "pass", "error", "where"}, the innermost place first."""
+    return {
+        "phase": phase,
+        "pass": "native" if native else "watched",
+        "error": frames.words(error),
+        "where": frames.places(error),
+    }
+
+
 def finish(
     task: dict[str, Any],
     ranks: list[dict[str, Any]],
     skipped: dict[str, str],
     table: dict[str, Any],
+    failed: dict[str, Any] | None = None,
 ) -> TaskOutput:
     """Write `logdiff-dispatch/1` of an engine: the first rank in full, all ranks by their digests.
 
@@ -46,6 +58,7 @@ def finish(
         ranks: one document per rank, in rank order.
         skipped: {phase: why it was not traced}.
         table: `logdiff_kernels.coverage.dispatch` of this process.
+        failed: `failure` of the pass after which no other ran; the rest of the document is true of the process.
     """
     digests = [rank_digest(rank) for rank in ranks]
     first = ranks[0]
@@ -55,6 +68,7 @@ def finish(
         "native_pass": first["native"],
         "operators": first["operators"],
         "skipped": skipped,
+        "failed": failed,
         **{key: first[key] for key in ("patched", "libraries", "modules", "threads", "switches", "resolved")},
         "ranks": digests,
         "rank_findings": [

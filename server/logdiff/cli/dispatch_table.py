@@ -117,9 +117,9 @@ def _phases(name: str, facts: dict[str, Any]) -> Table:
 
 def _proof(proof: dict[str, Any]) -> list[Any]:
     style = {True: "green", False: "bold red", None: "yellow"}[proof["changed"]]
-    parts: list[Any] = [Text(visible(proof["statement"], 400), style=style)]
+    parts: list[Any] = [Text(visible(proof["statement"], 800), style=style)]
     for side, found in proof["sides"].items():
-        for what, change in (found.get("executed") or {}).items():
+        for what, change in (found.get("executed") or found.get("inventory") or {}).items():
             for sign, names in (("-", change["gone"]), ("+", change["new"])):
                 parts += [Text(f"  {sign} {side} {what}: {visible(name, 160)}") for name in names[:_NAMED]]
                 if len(names) > _NAMED:

@@ -12,7 +12,7 @@ from typing import Any
 from logdiff.dispatch.collect import collect
 from logdiff.dispatch.ranks import odd_ones
 from logdiff.dispatch.table import PAIRS, by_boundary, side_by_side
-from logdiff.dispatch.toggle import SIDES, changes, parse_toggle, verdict, with_toggle
+from logdiff.dispatch.toggle import SIDES, changes, failed_changes, parse_toggle, verdict, with_toggle
 from logdiff.errors import EngineError, InputError
 from logdiff.jsonio import dumps
 from logdiff.live import RunFile, resolve_models
@@ -70,18 +70,33 @@ def inspect(
                 which, side, models[side], root / name, phases=tuple(phases), on_progress=on_progress, cancel=cancel
             )
 
-        documents = {side: trace(run, side, "stock") for side in sides}
+        documents = {}
+        for side in sides:
+            documents[side] = trace(run, side, "stock")
+            _check(side, documents[side])
         proofs = []
         for number, toggle in enumerate(switches):
             changed: dict[str, dict[str, Any]] = {}
             for side in [s for s in toggle.sides if s in documents]:
                 try:
                     other = trace(with_toggle(run, toggle), side, f"toggle-{number}")
-                    changed[side] = changes(documents[side], other)
+                    found = failed_changes if other.get("failed") else changes
+                    changed[side] = found(documents[side], other)
                 except EngineError as error:
                     changed[side] = {"error": error.message[:500]}
             proofs.append(verdict(toggle, changed))
     return result(documents, proofs), documents
+
+
+def _check(side: str, document: dict[str, Any]) -> None:
+    """Raise `EngineError` for a side that fails without any switch."""
+    failed = document.get("failed")
+    if failed:
+        raise EngineError(
+            f"the {side} engine failed in {failed['phase']}: {failed['error']}",
+            value=next(iter(failed["where"]), None),
+            hint=f"called from {', called from '.join(failed['where'][1:])}" if failed["where"][1:] else "",
+        )
 
 
 def result(documents: dict[str, dict[str, Any]], proofs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -174,5 +189,5 @@ def _toggle_findings(proofs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {"side": "+".join(p["sides"]), "kind": "toggle", "what": p["toggle"], "detail": p["statement"]}
         for p in proofs
-        if p["changed"] is not True
+        if p["result"] != "changed"
     ]

@@ -14,6 +14,11 @@ from logdiff.live import RunFile
 KINDS = ("env", "args", "align", "modules")
 SIDES = ("rollout", "train")
 MAX_NAMED = 40
+NAMED_BRIEFLY = 6
+
+FAILED = "failed with the switch"
+INVENTORY = ("patched", "libraries", "modules")
+"""Parts of `changes` that a process says of itself, whether or not its passes ran to their end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,30 +106,71 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     return {"executed": executed, "settings": settings}
 
 
+def failed_changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """What is known of a side whose engine starts with the switch and then fails in a pass.
+
+    Operators and kernels of the passes that did run are no basis of comparison; what the process says of itself is.
+
+    Returns:
+        `failed`: {"phase", "pass", "error", "where"} of the engine; `inventory`: {"patched", "libraries", "modules"}
+        as `executed` of `changes`; `settings`.
+    """
+    found = changes(before, after)
+    return {
+        "failed": after["failed"],
+        "inventory": {name: part for name, part in found["executed"].items() if name in INVENTORY},
+        "settings": found["settings"],
+    }
+
+
 def verdict(toggle: Toggle, sides: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """A toggle's result: `changed` true, false or null (not proven), and one sentence.
+    """A toggle's result, the weightiest of its sides.
 
     Args:
         toggle: the switch.
-        sides: {side: `changes`, or {"error": why the engine did not run with it}}.
+        sides: {side: `changes`, `failed_changes`, or {"error": why the engine did not run with it}}.
+
+    Returns:
+        `result`: "failed with the switch", "not proven" (an engine did not start with it), "changed" or "changed
+        nothing"; `changed`: true, false, or null where no side shows that it changed and one could not run;
+        `statement`, one sentence for each kind of side.
     """
-    failed = {side: one["error"] for side, one in sides.items() if "error" in one}
+    failed = [side for side, one in sides.items() if one.get("failed")]
+    refused = [side for side, one in sides.items() if "error" in one]
     moved = [side for side, one in sides.items() if one.get("executed")]
-    configured = [side for side, one in sides.items() if one.get("settings")]
-    changed: bool | None = True if moved else None if failed else False
+    words = [_failure(toggle, side, sides[side]) for side in failed]
+    words += [f"not proven: the {s} engine did not run with {toggle.text}: {sides[s]['error']}" for s in refused]
     if moved:
         parts = sorted({part for side in moved for part in sides[side]["executed"]})
-        words = f"{toggle.text} changed what runs on {' and '.join(moved)}: {', '.join(parts)}"
-    elif failed:
-        side, why = next(iter(failed.items()))
-        words = f"not proven: the {side} engine did not run with {toggle.text}: {why}"
-    else:
-        words = (
-            f"the switch changed nothing: {toggle.text} leaves every operator, kernel, function and library the same"
-        )
-        if configured:
-            words += f", though {', '.join(sorted(sides[configured[0]]['settings']))} says otherwise"
-    return {"toggle": toggle.text, "sides": sides, "changed": changed, "statement": words}
+        words.append(f"{toggle.text} changed what runs on {' and '.join(moved)}: {', '.join(parts)}")
+    if not words:
+        words.append(_nothing(toggle, sides))
+    return {
+        "toggle": toggle.text,
+        "sides": sides,
+        "changed": True if moved else None if failed or refused else False,
+        "result": FAILED if failed else "not proven" if refused else "changed" if moved else "changed nothing",
+        "statement": "; ".join(words),
+    }
+
+
+def _failure(toggle: Toggle, side: str, one: dict[str, Any]) -> str:
+    why, patched = one["failed"], one["inventory"].get("patched") or {"gone": [], "new": []}
+    at = f" at {why['where'][0]}" if why["where"] else ""
+    named = sorted({line.partition(" by ")[0] for line in (*patched["new"], *patched["gone"])})
+    more = f" and {len(named) - NAMED_BRIEFLY} more" if len(named) > NAMED_BRIEFLY else ""
+    changed = (
+        f"what it had changed by then, and no phase shows at work: {', '.join(named[:NAMED_BRIEFLY])}{more}"
+        if named
+        else "by then it had changed no registration and no function"
+    )
+    return f"{FAILED}: with {toggle.text} the {side} engine fails in {why['phase']}: {why['error']}{at}; {changed}"
+
+
+def _nothing(toggle: Toggle, sides: dict[str, dict[str, Any]]) -> str:
+    words = f"the switch changed nothing: {toggle.text} leaves every operator, kernel, function and library the same"
+    configured = sorted({name for one in sides.values() for name in one.get("settings") or {}})
+    return words + (f", though {', '.join(configured)} says otherwise" if configured else "")
 
 
 def _operators(document: dict[str, Any]) -> set[str]:

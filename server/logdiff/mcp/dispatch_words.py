@@ -9,6 +9,7 @@ from logdiff.mcp.results import Facts, NextStep
 from logdiff.mcp.summaries import clip
 
 FINDINGS = 10
+TOGGLES = 8
 ROWS = 16
 NAMED = 3
 
@@ -55,10 +56,14 @@ def facts(data: Facts, detail: str) -> Facts:
         ],
         "more_findings": max(0, len(data["findings"]) - FINDINGS),
         "table": rows,
-        "toggles": [{"toggle": p["toggle"], "changed": p["changed"], "why": clip(p["statement"], 260)}
-                    for p in data["toggles"]],
+        "toggles": [_proof(proof) for proof in data["toggles"][:TOGGLES]],
         "digest": data["digest"][:16],
     }  # fmt: skip
+
+
+def _proof(proof: dict[str, Any]) -> Facts:
+    told = {key: proof[key] for key in ("toggle", "changed", "result")}
+    return {**told, "why": clip(proof["statement"], 400)}
 
 
 def _attention(facts: Facts) -> str:

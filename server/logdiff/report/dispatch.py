@@ -97,10 +97,11 @@ def _side(name: str, facts: dict[str, Any]) -> dict[str, str]:
 def _toggle(proof: dict[str, Any]) -> dict[str, Any]:
     lines = []
     for side, found in proof["sides"].items():
-        for what, change in (found.get("executed") or {}).items():
+        for what, change in (found.get("executed") or found.get("inventory") or {}).items():
             lines += [f"{side} {what}: gone {one}" for one in change["gone"][:3]]
             lines += [f"{side} {what}: new {one}" for one in change["new"][:3]]
-    state = {True: "changed", False: "changed nothing", None: "not proven"}[proof["changed"]]
+    known = {True: "changed", False: "changed nothing", None: "not proven"}
+    state = str(proof.get("result") or known[proof["changed"]])
     return {"toggle": str(proof["toggle"]), "state": state, "statement": str(proof["statement"]), "lines": lines}
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from logdiff.dispatch import inspect as inspection
 from logdiff.dispatch.boundaries import boundary
 from logdiff.dispatch.inspect import result
 from logdiff.dispatch.ranks import odd_ones
 from logdiff.dispatch.table import by_boundary, side_by_side
-from logdiff.dispatch.toggle import changes, parse_toggle, verdict, with_toggle
-from logdiff.errors import InputError
+from logdiff.dispatch.toggle import changes, failed_changes, parse_toggle, verdict, with_toggle
+from logdiff.errors import EngineError, InputError
 from logdiff.live import RunFile
 
 
@@ -143,9 +144,82 @@ def test_a_setting_that_moves_without_any_code_is_no_proof() -> None:
 
 def test_an_engine_that_refuses_a_switch_leaves_it_not_proven() -> None:
     proof = verdict(parse_toggle("args:x=1"), {"rollout": {"error": "unknown argument x"}})
+    assert proof["result"] == "not proven"
     assert proof["changed"] is None
     assert "not proven" in proof["statement"]
     assert result({"rollout": document([])}, [proof])["findings"][0]["kind"] == "toggle"
+
+
+FAILURE = {
+    "phase": "prefill",
+    "pass": "watched",
+    "error": "TypeError: no grid",
+    "where": ["vllm/a.py:7 in mean_dim", "vllm/norm.py:3 in forward"],
+}
+
+
+def registered(*targets: str) -> dict[str, Any]:
+    records = [
+        {"kind": "operator", "target": t, "by": "vllm 0.32", "code": "", "detail": "wrong", "live": "", "notes": []}
+        for t in targets
+    ]
+    return {"findings": records, "explained": [], "checked": {"functions": 1, "modules": 1}, "digest": "p"}
+
+
+def test_an_engine_that_fails_with_a_switch_says_where_and_what_the_switch_had_changed() -> None:
+    before = document([entry("lm_head", "aten.mm.default")])
+    after = document([], failed=FAILURE, patched=registered("aten::mean.dim", "aten::bmm"), resolved={"attention": "x"})
+    one = failed_changes(before, after)
+    assert set(one) == {"failed", "inventory", "settings"}
+    assert set(one["inventory"]) == {"patched"}, "operators of passes that did not end are compared with nothing"
+    assert one["settings"] == {"resolved.attention": ["sdpa", "x"]}
+    proof = verdict(parse_toggle("rollout:env:A=1"), {"rollout": one})
+    assert (proof["result"], proof["changed"]) == ("failed with the switch", None)
+    assert proof["statement"] == (
+        "failed with the switch: with rollout:env:A=1 the rollout engine fails in prefill: TypeError: no grid at "
+        "vllm/a.py:7 in mean_dim; what it had changed by then, and no phase shows at work: operator: aten::bmm, "
+        "operator: aten::mean.dim"
+    )
+    found = result({"rollout": before}, [proof])["findings"]
+    assert [(f["kind"], f["what"], f["detail"]) for f in found] == [("toggle", "rollout:env:A=1", proof["statement"])]
+
+
+def test_a_failure_before_which_the_switch_changed_nothing_says_so() -> None:
+    before = document([])
+    proof = verdict(parse_toggle("env:A=1"), {"train": failed_changes(before, document([], failed=FAILURE))})
+    assert proof["statement"].endswith("by then it had changed no registration and no function")
+
+
+def test_a_side_that_fails_is_not_hidden_by_the_other_that_changed() -> None:
+    before = document([entry("lm_head", "aten.mm.default")])
+    moved = changes(before, document([entry("lm_head", "logdiff.linear.default")]))
+    failed = failed_changes(before, document([], failed=FAILURE))
+    proof = verdict(parse_toggle("align=all"), {"rollout": failed, "train": moved})
+    assert (proof["result"], proof["changed"]) == ("failed with the switch", True)
+    assert "the rollout engine fails in prefill" in proof["statement"]
+    assert "align=all changed what runs on train: operators" in proof["statement"]
+    assert len(result({"rollout": before}, [proof])["findings"]) == 1
+
+
+def test_a_side_that_fails_without_any_switch_is_an_error_that_says_where(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = RunFile.from_dict(
+        {
+            "format": "logdiff-run/1",
+            "model": "builtin:qwen3",
+            "prompts": {"random": {"count": 1, "lengths": [4]}},
+            "rollout": {"engine": "vllm"},
+            "train": {"engine": "transformers"},
+        }
+    )
+    monkeypatch.setattr(inspection, "resolve_models", lambda *_: {"rollout": None, "train": None})
+    monkeypatch.setattr(inspection, "collect", lambda *_, **__: document([], failed=FAILURE))
+    with pytest.raises(EngineError) as caught:
+        inspection.inspect(run, sides=["rollout"])
+    assert caught.value.message == "the rollout engine failed in prefill: TypeError: no grid"
+    assert caught.value.value == "vllm/a.py:7 in mean_dim"
+    assert "vllm/norm.py:3 in forward" in caught.value.hint
 
 
 @pytest.mark.parametrize(

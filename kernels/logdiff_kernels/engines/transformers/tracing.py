@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from logdiff_kernels.engines.base import Progress, TaskOutput
-from logdiff_kernels.engines.dispatching import NEW_TOKENS, finish, phases_of, sequences
+from logdiff_kernels.engines.dispatching import NEW_TOKENS, failure, finish, phases_of, sequences
+from logdiff_kernels.errors import RunnerError
 from logdiff_kernels.observe.native import Native
 from logdiff_kernels.observe.process import custom_operators, process_facts
 from logdiff_kernels.observe.registrations import foreign
@@ -30,30 +31,40 @@ def trace_model(
         aligned: whether an overlay is on.
         table: gives `logdiff_kernels.coverage.dispatch`.
         progress: reports passes.
+
+    A phase that fails is the last one; what the process says of itself is taken then too.
     """
     wanted = phases_of(task)
-    skipped = {}
+    skipped: dict[str, str] = {}
+    failed = None
     trace, native = Trace(model, frozenset(r.op for r in foreign() if r.python)), Native()
     sizes = _sizes()
     for done, phase in enumerate(wanted):
         progress(done, len(wanted), "phase", phase)
         kind = "generate" if phase in ("prefill", "decode") else phase
         run = runs.get(kind)
-        if run is None:
-            skipped[phase] = _WHY[kind]
-        elif kind == "generate":
-            if phase == "prefill" or "prefill" not in wanted:
-                _generate(model, run, trace, native, sizes)
-        else:
-            with trace.phase(phase, sizes):
-                run(NEW_TOKENS)
-            with native.phase(phase):
-                run(NEW_TOKENS)
+        try:
+            if run is None:
+                skipped[phase] = _WHY[kind]
+            elif kind == "generate":
+                if phase == "prefill" or "prefill" not in wanted:
+                    _generate(model, run, trace, native, sizes)
+            else:
+                with trace.phase(phase, sizes):
+                    run(NEW_TOKENS)
+                with native.phase(phase):
+                    run(NEW_TOKENS)
+        except RunnerError:
+            raise
+        except Exception as error:
+            failed = failure(error, phase, native=phase in native.phases)
+            wanted = wanted[:done]
+            break
     phases = {name: value for name, value in trace.as_dict().items() if name in wanted}
     seen = {name: value for name, value in native.as_dict().items() if name in wanted}
     facts = process_facts(model, aligned=aligned)
     rank = {"phases": phases, "native": seen, "operators": custom_operators(phases), **facts}
-    return finish(task, [{**rank, "resolved": resolved(model)}], skipped, table())
+    return finish(task, [{**rank, "resolved": resolved(model)}], skipped, table(), failed)
 
 
 _WHY = {

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from logdiff_kernels import frames
 from logdiff_kernels.engines.base import Progress, TaskOutput
 from logdiff_kernels.engines.settings import Sampling, order_of
 from logdiff_kernels.engines.vllm import launch
@@ -94,10 +95,11 @@ class VllmEngine:
         except RunnerError:
             raise
         except (ValueError, TypeError) as error:
-            raise EngineError(f"vLLM refused: {type(error).__name__}: {error}") from error
+            raise EngineError(f"vLLM refused: {type(error).__name__}: {error}", hint=frames.hint(error)) from error
         except Exception as error:
             dead = "dead" in type(error).__name__.lower()
-            raise EngineError(f"vLLM failed: {type(error).__name__}: {error}", fatal=dead) from error
+            words = f"vLLM failed: {type(error).__name__}: {error}"
+            raise EngineError(words, hint=frames.hint(error), fatal=dead) from error
         return output
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from logdiff_kernels import frames
 from logdiff_kernels.engines.settings import Sampling
 from logdiff_kernels.engines.vllm.plugin import HOOKS, METHOD
 from logdiff_kernels.errors import EngineError, InputError, RunnerError
@@ -174,6 +175,8 @@ def _refusal(error: Exception, arguments: dict[str, Any]) -> EngineError:
         hint = "the weights do not fit config.json, or their files are damaged: a checkpoint that is whole"
     elif "root cause" in words.lower():
         hint = "the root cause stands above this in the log of this side"
+    where = frames.hint(error)
+    hint += f"; {where}" if where else ""
     return EngineError(
         f"vLLM refused: {type(error).__name__}: {words}",
         value={key: arguments[key] for key in named or ("model",)},

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from logdiff_kernels.engines.base import Progress, TaskOutput
-from logdiff_kernels.engines.dispatching import NEW_TOKENS, finish, phases_of, sequences
+from logdiff_kernels.engines.dispatching import NEW_TOKENS, failure, finish, phases_of, sequences
+from logdiff_kernels.errors import RunnerError
 from logdiff_kernels.observe.native import Native
 from logdiff_kernels.observe.process import custom_operators, process_facts
 from logdiff_kernels.observe.registrations import foreign
@@ -140,7 +141,11 @@ def _backend(group: Any) -> str:
 
 
 def trace_engine(engine: Any, task: dict[str, Any], progress: Progress) -> TaskOutput:
-    """The task `dispatch_trace` of a running engine: each phase once under a trace, once natively, on every rank."""
+    """The task `dispatch_trace` of a running engine: each phase once under a trace, once natively, on every rank.
+
+    A pass that fails is the last one. What the processes say of themselves is taken then too: a switch may have changed
+    registrations before the first step fails.
+    """
     wanted = phases_of(task)
     vocabulary = int(engine.config.model_config.get_vocab_size())
     room = int(engine.config.model_config.max_model_len) - NEW_TOKENS - 1
@@ -153,19 +158,34 @@ def trace_engine(engine: Any, task: dict[str, Any], progress: Progress) -> TaskO
         runs.append(("score", 1, True))
     traced: list[dict[str, Any]] = []
     native: list[dict[str, Any]] = []
-    for place, (phase, tokens, score) in enumerate(runs):
-        for kind, found in ((False, traced), (True, native)):
-            progress(2 * place + int(kind), 2 * len(runs), "pass", phase or "prefill and decode")
-            _join(found, _one_pass(engine, prompts, phase, tokens, score, native=kind))
+    failed = None
+    try:
+        for place, (phase, tokens, score) in enumerate(runs):
+            for kind, found in ((False, traced), (True, native)):
+                progress(2 * place + int(kind), 2 * len(runs), "pass", phase or "prefill and decode")
+                _join(found, _one_pass(engine, prompts, phase, tokens, score, native=kind))
+    except _PassError as error:
+        failed = failure(error.error, error.phase, native=error.native)
+        progress(2 * len(runs), 2 * len(runs), "pass", f"{error.phase} failed: {failed['error']}"[:200])
     progress(2 * len(runs), 2 * len(runs), "pass", "comparing functions with their files")
     documents = [value for value, _ in engine.ask_workers("inspect")]
+    for found in (traced, native):
+        _join(found, [{} for _ in documents])
     ranks = [
         {"phases": _only(t, wanted), "native": _only(n, wanted), "operators": custom_operators(t), **facts}
         for t, n, facts in zip(traced, native, documents, strict=True)
     ]
     from logdiff_kernels.coverage import dispatch
 
-    return finish(task, ranks, skipped, dispatch("vllm", engine.side, engine.model))
+    return finish(task, ranks, skipped, dispatch("vllm", engine.side, engine.model), failed)
+
+
+class _PassError(Exception):
+    """A pass failed in the engine, and the engine's processes still answer."""
+
+    def __init__(self, error: Exception, phase: str, native: bool) -> None:
+        super().__init__(str(error))
+        self.error, self.phase, self.native = error, phase, native
 
 
 def _one_pass(
@@ -185,9 +205,16 @@ def _one_pass(
     engine.ask_workers("trace_begin", native=native, phase=phase)
     try:
         run_jobs(engine.llm, jobs, batch=None, finished=_ignore)
-    finally:
-        seen = [value for value, _ in engine.ask_workers("trace_end")]
-    return seen
+    except Exception as error:
+        try:
+            seen = [value for value, _ in engine.ask_workers("trace_end")]
+        except Exception:
+            raise error from None  # the processes are gone: the engine's own words count
+        if isinstance(error, RunnerError):
+            raise
+        reached = list(seen[0]) if seen else []
+        raise _PassError(error, reached[-1] if reached else phase or "prefill", native) from error
+    return [value for value, _ in engine.ask_workers("trace_end")]
 
 
 def _ignore(_index: int, _output: Any) -> None:
