@@ -81,28 +81,3 @@ def _stored(case: Case, data: dict[str, Any], documents: dict[str, dict[str, Any
     if sealed or not case.missing():
         case.seal()
     return data
-
-
-def dispatch_profile(
-    *, profiles: Sequence[PathLike], case: PathLike | None = None, on_progress: OnProgress | None = None
-) -> Done:
-    """Read one or two recorded Ascend profiles (`logdiff-dispatch/1`); exit code 1 where two are not shown equal.
-
-    Args:
-        profiles: the rollout side's profile, then the train side's: files or folders.
-        case: case folder that keeps the result as `results/dispatch-profile.json`; made where there is none.
-        on_progress: takes progress.
-    """
-    from logdiff.dispatch.ascend_profile import profile_result
-
-    data = profile_result([Path(path) for path in profiles])
-    if case is not None:
-        with _opened(Path(case), ", ".join(map(str, profiles))) as opened:
-            sealed = opened.is_complete
-            opened.unseal("dispatch profile")
-            data = {**data, "case": str(opened.path)}
-            opened.write_result("dispatch-profile", data)
-            if sealed or not opened.missing():
-                opened.seal()
-    verdict = data["profile"].get("verdict")
-    return Done(data, 0 if verdict in (None, "same") else 1)

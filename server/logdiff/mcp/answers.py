@@ -8,7 +8,7 @@ from typing import Any
 
 from mcp.server.mcpserver.exceptions import ToolError
 
-from logdiff.mcp import align_words, audit_words, dispatch_words, probe_words, resources, summaries
+from logdiff.mcp import align_words, audit_words, dispatch_words, probe_words, profile_words, resources, summaries
 from logdiff.mcp.jobs import Record
 from logdiff.mcp.results import (
     AlignResult,
@@ -179,6 +179,15 @@ def _planned(workspace: Workspace, record: Record, data: Facts, case: str, detai
 
 
 def _dispatched(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> DispatchResult:
+    if data.get("source") == profile_words.SOURCE:
+        return DispatchResult(
+            summary=profile_words.summary(data),
+            verdict=profile_words.verdict(data),
+            next_steps=profile_words.steps(data),
+            format=data.get("format"),
+            exit_code=record.exit_code,
+            facts=profile_words.facts(data, detail),
+        )
     return DispatchResult(
         summary=dispatch_words.summary(data),
         verdict=dispatch_words.verdict(data),

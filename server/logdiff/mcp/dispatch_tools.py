@@ -9,6 +9,7 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult
 from pydantic import Field
 
+from logdiff.errors import InputError
 from logdiff.mcp.results import DispatchResult
 from logdiff.mcp.tools import Detail, State, call, clear_errors, tool_maker
 
@@ -20,7 +21,7 @@ def add_dispatch_tools(server: MCPServer, state: State) -> None:
     @tool("dispatch_inspect", "Inspect what really runs", read_only=False, idempotent=True)
     async def dispatch_inspect(
         ctx: Context,
-        run_file: Annotated[str, Field(description="run file (logdiff-run/1) whose engines are looked into")],
+        run_file: Annotated[str, Field(description="run file (logdiff-run/1) whose engines are looked into")] = "",
         side: Annotated[Literal["both", "rollout", "train"], Field(description="which side")] = "both",
         phases: Annotated[
             list[Literal["prefill", "decode", "score", "backward"]], Field(description="default: all")
@@ -32,6 +33,13 @@ def add_dispatch_tools(server: MCPServer, state: State) -> None:
                 "rollout: or train: in front for one side"
             ),
         ] = [],  # noqa: B006
+        profiles: Annotated[
+            list[str],
+            Field(
+                description="instead of a run file: recorded Ascend profiles, read offline; rollout's file or folder, "
+                "then train's"
+            ),
+        ] = [],  # noqa: B006
         case: Annotated[str, Field(description="case folder that keeps the result")] = "",
         detail: Detail = "summary",
     ) -> Annotated[CallToolResult, DispatchResult]:
@@ -39,7 +47,14 @@ def add_dispatch_tools(server: MCPServer, state: State) -> None:
         that differ from their installed package; operators of torch with a wrong or shadowed implementation; and for
         each switch what it changes, or that it changes nothing."""
         with clear_errors():
-            folder = str(state.workspace.path(case, "case")) if case else ""
+            folder = str(state.workspace.path(case, "case", exists=False)) if case else ""
+            if profiles:
+                _alone(run_file=run_file, phases=phases, toggles=toggles, side="" if side == "both" else side)
+                found = [str(state.workspace.path(item, "profiles")) for item in profiles]
+                recorded = {"profiles": found, "case": folder or None}
+                return await call(state, ctx, "dispatch_inspect", "dispatch_profile", recorded, folder, detail)
+            if not run_file:
+                raise InputError("nothing to look at", hint="give `run_file`, or recorded `profiles`")
             arguments = {
                 "run_file": str(state.workspace.path(run_file, "run_file")),
                 "side": None if side == "both" else side,
@@ -48,3 +63,14 @@ def add_dispatch_tools(server: MCPServer, state: State) -> None:
                 "case": folder or None,
             }
             return await call(state, ctx, "dispatch_inspect", "dispatch", arguments, folder, detail)
+
+
+def _alone(**others: object) -> None:
+    """Refuse arguments that a recorded profile can't follow."""
+    given = [name for name, value in others.items() if value]
+    if given:
+        raise InputError(
+            "a profile is a recording: nothing is run for it",
+            value=", ".join(given),
+            hint="give `profiles` alone, or a run file without them",
+        )

@@ -269,8 +269,9 @@ async def call(
     state: State, ctx: Context, tool: str, action: str, arguments: Facts, case: str, detail: str
 ) -> CallToolResult:
     """Run an action as a job and answer with its result, or with the job when it takes longer."""
+    engines = tool in _ENGINES and action != "dispatch_profile"  # a profile is read, no engine is started
     start = partial(
-        state.jobs.start, tool, action, arguments, case, writes=tool in _WRITES and bool(case), engines=tool in _ENGINES
+        state.jobs.start, tool, action, arguments, case, writes=tool in _WRITES and bool(case), engines=engines
     )
     job = await anyio.to_thread.run_sync(start)
     try:
