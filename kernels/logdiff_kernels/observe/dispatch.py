@@ -11,17 +11,21 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+MAX_BRIEF = 20
 MAX_NAMED = 200
 """Foreign functions that a report names."""
 
 
-def dispatch(package: str, modules: list[str], registries: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def dispatch(
+    package: str, modules: list[str], registries: Mapping[str, Mapping[str, Any]], *, load: bool = True
+) -> dict[str, Any]:
     """The dispatch table of one engine in this process.
 
     Args:
         package: name of the engine's package: code whose file lies outside of it is foreign.
         modules: modules whose classes and functions are hashed; one that can't be imported is reported.
         registries: tables by which the engine chooses functions at run time, by name.
+        load: import modules that are not there yet; without it they are absent.
 
     Returns:
         `digest` (over every entry), `entries` (their number), `functions` {name: short hash}, `foreign` (names of
@@ -34,6 +38,9 @@ def dispatch(package: str, modules: list[str], registries: Mapping[str, Mapping[
     homes = [place for name in (package, "torch") if (place := _home(name)) is not None]
     homes += _standard_library()
     for name in modules:
+        if not load and name not in sys.modules:
+            absent[name] = "not loaded"
+            continue
         try:
             module = importlib.import_module(name)
         except Exception as error:
@@ -58,6 +65,18 @@ def dispatch(package: str, modules: list[str], registries: Mapping[str, Mapping[
         "foreign": sorted(foreign, key=lambda f: f["name"])[:MAX_NAMED],
         "absent": absent,
     }
+
+
+def brief(package: str, modules: list[str], registries: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """`dispatch` of what this process has loaded, for a fingerprint: nothing is imported.
+
+    Returns:
+        `functions` (short hash over every entry, without paths: comparable over ranks and hosts), `entries`, `foreign`
+        (names of functions from other packages, at most `MAX_BRIEF`).
+    """
+    found = dispatch(package, modules, registries, load=False)
+    foreign = [one["name"] for one in found["foreign"]]
+    return {"functions": found["digest"][:16], "entries": found["entries"], "foreign": foreign[:MAX_BRIEF]}
 
 
 def _standard_library() -> list[Path]:

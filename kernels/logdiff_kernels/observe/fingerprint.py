@@ -14,6 +14,7 @@ _ENGINE_KEYS = (
     "quantization",
     "adapters",
     "patched",
+    "dispatch",
     "aligned",
     "chat_template",
     "tokenizer_size",
@@ -27,7 +28,8 @@ def fingerprint(engine: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         engine: what the adapter knows: `engine` {"name", "version"} and any of config, effective, model, quantization,
-            adapters, patched, aligned, chat_template, tokenizer_size, vocab_size, eos_token_ids; None where missing.
+            adapters, patched, dispatch, aligned, chat_template, tokenizer_size, vocab_size, eos_token_ids; None where
+            missing.
     """
     return {
         "format": "logdiff-fingerprint/1",

@@ -55,6 +55,7 @@ async def fingerprint(
         "quantization": None,
         "adapters": [],
         "patched": [],
+        "dispatch": None,
         "chat_template": None,
         "tokenizer_size": None,
         "vocab_size": None,

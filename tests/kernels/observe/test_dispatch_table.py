@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from logdiff_kernels.observe.dispatch import dispatch
+from logdiff_kernels.observe.dispatch import MAX_BRIEF, brief, dispatch
 
 SOURCE = """
 from math import sqrt
@@ -139,3 +139,28 @@ def test_a_module_that_is_not_there_is_named(engine: Any) -> None:
     found = dispatch("fake_engine_x", ["fake_engine_x.layers", "fake_engine_x.gone"], {})
     assert "No module named" in found["absent"]["fake_engine_x.gone"]
     assert found["digest"] != table()["digest"]
+
+
+def test_the_brief_form_is_short_agrees_with_the_table_and_imports_nothing(engine: Any) -> None:
+    before = set(sys.modules)
+    one = brief("fake_engine_x", ["fake_engine_x.layers", "fake_engine_x.absent", "this"], {})
+    assert "this" not in sys.modules
+    assert set(sys.modules) == before
+    assert set(one) == {"functions", "entries", "foreign"}
+    assert one["entries"] == table()["entries"]
+    assert (
+        one["functions"]
+        == brief("fake_engine_x", ["this", "fake_engine_x.absent", "fake_engine_x.layers"], {})["functions"]
+    )
+    assert brief("fake_engine_x", ["fake_engine_x.layers"], {})["functions"] == table()["digest"][:16]
+
+
+def test_the_brief_form_moves_with_one_replaced_function_and_names_it(engine: Any) -> None:
+    before = brief("fake_engine_x", ["fake_engine_x.layers"], {})
+    engine.Norm.forward = lambda self, x: x * 2
+    after = brief("fake_engine_x", ["fake_engine_x.layers"], {})
+    assert after["functions"] != before["functions"]
+    assert after["foreign"] == ["fake_engine_x.layers.Norm.forward"]
+    for number in range(MAX_BRIEF + 10):
+        setattr(engine.Norm, f"patched{number}", lambda self, x: x)
+    assert len(brief("fake_engine_x", ["fake_engine_x.layers"], {})["foreign"]) == MAX_BRIEF

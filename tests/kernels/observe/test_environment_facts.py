@@ -47,7 +47,7 @@ def test_a_fingerprint_has_every_documented_field_and_null_for_the_unknown() -> 
     found = fingerprint.fingerprint({"engine": {"name": "x", "version": "1"}, "vocab_size": 5})
     documented = (
         "format engine python packages device config effective model env modules quantization adapters patched "
-        "chat_template tokenizer_size vocab_size eos_token_ids"
+        "dispatch chat_template tokenizer_size vocab_size eos_token_ids"
     )
     assert set(documented.split()) <= set(found)
     assert found["vocab_size"] == 5

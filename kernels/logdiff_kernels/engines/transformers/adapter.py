@@ -181,7 +181,9 @@ class TransformersAdapter:
         return TaskOutput({"weights": path}, {"tensors": len(report.tensors), "not_covered": len(report.not_covered)})
 
     def _fingerprint(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
+        from logdiff_kernels.engines.transformers import dispatch as home
         from logdiff_kernels.engines.transformers.facts import engine_facts
+        from logdiff_kernels.observe.dispatch import brief
         from logdiff_kernels.observe.fingerprint import fingerprint
 
         sampling = self._sampling_of(task)
@@ -192,6 +194,8 @@ class TransformersAdapter:
             facts["aligned"] = self._handle.report()
             facts["patched"] = [{"target": name, "why": "aligned operators"} for name in self._handle.patched()]
         facts |= self._text.facts()
+        parts = [*home.MODULES, *home.model_modules(str(self._loaded.folder))]
+        facts["dispatch"] = {"ranks": [brief(home.PACKAGE, parts, home.registries())]}
         path = Path(required(task, "output", str))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(plain(fingerprint(facts)), indent=1), encoding="utf-8")

@@ -71,6 +71,8 @@ def worker_facts(worker: Any) -> dict[str, Any]:
     import torch
 
     from logdiff_kernels import modules
+    from logdiff_kernels.engines.vllm import dispatch as home
+    from logdiff_kernels.observe.dispatch import brief
 
     runner = worker.model_runner
     groups = [group for level in getattr(runner, "attn_groups", []) for group in level]
@@ -95,6 +97,7 @@ def worker_facts(worker: Any) -> dict[str, Any]:
         "sampler": type(getattr(runner, "sampler", None)).__name__,
         "aligned": aligned_facts(runner.get_model()),
         "modules": modules.loaded(),
+        "dispatch": brief(home.PACKAGE, home.MODULES, home.registries()),
     }
 
 
@@ -155,7 +158,7 @@ def fingerprint(
                 **resolved_config(config),
                 "arguments": {key: _plain(value) for key, value in started.arguments.items()},
                 "defaults_applied": started.defaults,
-                "workers": workers,
+                "workers": [{k: v for k, v in worker.items() if k != "dispatch"} for worker in workers],
             },
             "effective": {
                 **effective,
@@ -169,6 +172,7 @@ def fingerprint(
             "quantization": model.quantization,
             "adapters": [] if config.lora_config is None else [{"name": "lora", "config": str(config.lora_config)}],
             "patched": _patched(workers, repaired),
+            "dispatch": {"ranks": [worker["dispatch"] for worker in workers]},
             "aligned": _aligned(workers),
             "chat_template": hashlib.sha256(str(template).encode()).hexdigest() if template else None,
             "tokenizer_size": len(tokenizer) if tokenizer is not None else None,
