@@ -83,7 +83,7 @@ def inspect(
                     found = failed_changes if other.get("failed") else changes
                     changed[side] = found(documents[side], other)
                 except EngineError as error:
-                    changed[side] = {"error": error.message[:500]}
+                    changed[side] = {"error": f"{error.message[:500]}; {error.hint[:300]}".rstrip("; ")}
             proofs.append(verdict(toggle, changed))
     return result(documents, proofs), documents
 

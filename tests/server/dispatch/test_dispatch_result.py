@@ -222,6 +222,35 @@ def test_a_side_that_fails_without_any_switch_is_an_error_that_says_where(
     assert "vllm/norm.py:3 in forward" in caught.value.hint
 
 
+def test_an_engine_that_dies_with_a_switch_leaves_it_not_proven_with_its_words_and_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = RunFile.from_dict(
+        {
+            "format": "logdiff-run/1",
+            "model": "builtin:qwen3",
+            "prompts": {"random": {"count": 1, "lengths": [4]}},
+            "rollout": {"engine": "vllm"},
+            "train": {"engine": "transformers"},
+        }
+    )
+
+    def collected(run: RunFile, side: str, *_: Any, **__: Any) -> dict[str, Any]:
+        if run.rollout.env.get("A"):
+            raise EngineError(
+                "vLLM failed: EngineDeadError: dead", hint="raised at vllm/v1/engine/core_client.py:9 in f"
+            )
+        return document([])
+
+    monkeypatch.setattr(inspection, "resolve_models", lambda *_: {"rollout": None, "train": None})
+    monkeypatch.setattr(inspection, "collect", collected)
+    data, _ = inspection.inspect(run, sides=["rollout"], toggles=["rollout:env:A=1"])
+    assert data["toggles"][0]["result"] == "not proven"
+    assert data["findings"][0]["detail"].endswith(
+        "EngineDeadError: dead; raised at vllm/v1/engine/core_client.py:9 in f"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "name", "value", "sides"),
     [
