@@ -24,8 +24,9 @@ from torch import Tensor
 from logdiff_kernels.probes import gradient
 from logdiff_kernels.probes.bits import parts, ulp
 from logdiff_kernels.probes.draw import Draw
-from logdiff_kernels.probes.records import Family, Impl, Problem, Result
+from logdiff_kernels.probes.records import Family, Impl, Problem, Result, Shape
 from logdiff_kernels.probes.relations import row_trials, sequence_trials
+from logdiff_kernels.probes.relations.trial import spread
 
 PERTURBATIONS = 3
 MOST_ROWS = 32
@@ -49,12 +50,13 @@ def judge(family: Family, impl: Impl, problem: Problem, draw: Draw) -> Verdict:
     Args:
         family: the operator.
         impl: the implementation; for gradients the one made by `gradient.graded`.
-        problem: inputs; of row families the first `MOST_ROWS` are used.
+        problem: inputs; of row families all go into the call, and `MOST_ROWS` spread over them are judged.
         draw: source of the perturbations.
     """
+    index = spread(problem.count, MOST_ROWS)
     if family.kind == "rows":
-        problem = problem.take(slice(0, MOST_ROWS))
-        found = [row_trials.whole(impl, problem)]
+        found = [tuple(x[index] for x in row_trials.whole(impl, problem))]
+        problem = problem.take(index)
     else:
         layout = sequence_trials.alone(impl)
         found = sequence_trials.each(impl, sequence_trials.sequences(problem), layout, problem.fixed)
@@ -67,7 +69,16 @@ def judge(family: Family, impl: Impl, problem: Problem, draw: Draw) -> Verdict:
                 size[i] = torch.maximum(size[i], _norms(_finite(x) - _finite(y)).float())
     gradients = any(name.startswith(gradient.PREFIX) for name in problem.rows)
     terms = family.cancelling(problem.rows, problem.fixed) if gradients and family.cancelling else ()
-    return _verdict(family, found, exact, sizes, terms if terms else (0.0,) * 8 if gradients else ())
+    verdict = _verdict(family, found, exact, sizes, terms if terms else (0.0,) * 8 if gradients else ())
+    if family.kind == "rows" and "worst" in verdict.facts:
+        verdict.facts["worst"]["row"] = index[verdict.facts["worst"]["row"]]
+    return verdict
+
+
+def cost(family: Family, shape: Shape) -> float:
+    """Work of the rows that are judged, or of all sequences."""
+    first = family.dims[0]
+    return family.cost({**shape, first: min(shape[first], MOST_ROWS)} if family.kind == "rows" else shape)
 
 
 def planted(family: Family, impl: Impl, share: float) -> Impl:

@@ -84,6 +84,20 @@ def first_difference(
     )  # fmt: skip
 
 
+def signature(base: Iterable[Result], varied: Iterable[Result]) -> str:
+    """SHA-256 over every difference of two lists of results, places and bits of both sides; empty: none differs."""
+    total, any_found = hashlib.sha256(), False
+    for a_parts, b_parts in zip(base, varied, strict=True):
+        for a, b in zip(a_parts, b_parts, strict=True):
+            mask = differing(a, b)
+            places = mask.nonzero()
+            any_found |= bool(len(places))
+            total.update(str(len(places)).encode())
+            for x in (places, as_integers(a)[mask], as_integers(b)[mask]):
+                total.update(x.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return total.hexdigest() if any_found else ""
+
+
 def hexadecimal(x: Tensor) -> str:
     """The bits of one element, `0x` and two digits per byte."""
     size = x.element_size()

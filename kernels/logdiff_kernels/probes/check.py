@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from logdiff_kernels.probes import accuracy, control, gradient, relations
-from logdiff_kernels.probes.bits import digest, first_difference
+from logdiff_kernels.probes.bits import digest, first_difference, signature
 from logdiff_kernels.probes.draw import Draw
 from logdiff_kernels.probes.records import Difference, Family, Impl, Problem, Shape
 from logdiff_kernels.probes.relations import row_trials, sequence_trials
@@ -24,7 +24,7 @@ TINY = 1 << 11
 """Problems of less work than this are drawn many times."""
 
 MOST_EXACT = 1 << 26
-"""Work of the largest problem that is computed in fp64, unless every one is larger."""
+"""Work of the largest problem that is computed in fp64 (of rows, those that are judged), unless every one is larger."""
 
 Plant = Callable[[str, Family, Impl], Impl]
 
@@ -76,6 +76,10 @@ def _moved(values: dict[str, Any], device: str) -> dict[str, Any]:
     return {name: x.to(device) if isinstance(x, Tensor) else x for name, x in values.items()}
 
 
+class LeftOutError(Exception):
+    """Why a shape was not tried; not the implementation's doing."""
+
+
 class RefusedError(Exception):
     """An implementation refused every shape; the first refusal is the cause."""
 
@@ -87,6 +91,8 @@ def _refusals(refused: list[tuple[Shape, Exception]], tried: list[Shape]) -> Non
 
 def told(error: Exception) -> str:
     """What an implementation said when it refused, one line."""
+    if isinstance(error, LeftOutError):
+        return str(error)
     words = str(error).strip().splitlines()
     return f"{type(error).__name__}: {words[0] if words else 'no words'}"[:300]
 
@@ -183,7 +189,7 @@ def _name(check: Check) -> str:
 def _fails(check: Check, impl: Impl, shape: Shape, setting: Setting) -> tuple[Difference | None, int]:
     """The first difference at a shape, and how many trials there were."""
     count = 0
-    for number in _draws(check.family, shape):
+    for number in range(2) if check.relation == "I:compile" else _draws(check.family, shape):
         given, _ = problem(check, shape, setting, number)
         for trial in _trials(check, impl, given):
             count += 1
@@ -255,14 +261,17 @@ def _planted(check: Check, impl: Impl, shape: Shape, setting: Setting) -> bool |
     return bool(found) and found != clean
 
 
-def _all(trials: Any) -> list[dict[str, Any]] | None:
-    """Every difference of the trials; None where there was no trial."""
+def _all(trials: Any) -> list[tuple[str, str]] | None:
+    """Every trial that differs with the signature of its differences; None where there was no trial.
+
+    Bits are compared, never values: a NaN is no other than itself.
+    """
     found, count = [], 0
     for trial in trials:
         count += 1
-        difference = first_difference(trial.base, trial.varied, trial.rows, trial.variant)
-        if difference is not None:
-            found.append(difference.as_dict())
+        differences = signature(trial.base, trial.varied)
+        if differences:
+            found.append((trial.variant, differences))
     return found if count else None
 
 
@@ -300,6 +309,20 @@ def _accuracy(
     deadline: float,
     refused: list[tuple[Shape, Exception]],
 ) -> tuple[dict[str, Any], list[Shape]]:
+    fitting = [shape for shape in shapes if accuracy.cost(check.family, shape) <= MOST_EXACT] or shapes[:1]
+    found = _judged(check, fitting, setting, deadline, refused)
+    large = LeftOutError("too large to be computed in fp64 as well")
+    refused += [(shape, large) for shape in shapes if shape not in fitting]
+    return found
+
+
+def _judged(
+    check: Check,
+    shapes: list[Shape],
+    setting: Setting,
+    deadline: float,
+    refused: list[tuple[Shape, Exception]],
+) -> tuple[dict[str, Any], list[Shape]]:
     impl = _implementation(check)
     seen, how = False, "no control" if setting.plant is None else "the planted fault was not seen"
     tried: list[Shape] = []
@@ -309,7 +332,6 @@ def _accuracy(
         made, draw = problem(check, shape, setting)
         return accuracy.judge(check.family, given, made, draw)
 
-    shapes = [shape for shape in shapes if check.family.cost(shape) <= MOST_EXACT] or shapes[:1]
     for at, shape in enumerate(shapes):
         if tried and time.monotonic() > deadline:
             return _unfinished(_with(_entry(check, setting, None, seen, how, tried), worst), shapes[at:]), shapes[at:]

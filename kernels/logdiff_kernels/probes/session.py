@@ -31,6 +31,7 @@ class Wanted:
         shapes: operator -> shapes, cheapest first; an operator without any takes its family's own.
         setting: seed, dtype, device, control.
         seconds: time for all checks together.
+        unfit: shapes of a model that are none of their operator's, as entries of `skipped`.
     """
 
     ops: tuple[str, ...]
@@ -39,10 +40,12 @@ class Wanted:
     shapes: dict[str, list[Shape]]
     setting: Setting
     seconds: float
+    unfit: tuple[dict[str, Any], ...] = ()
 
     @classmethod
     def of(cls, task: dict[str, Any]) -> Wanted:
-        """The request in a runner's task. Raises `InputError` with the value at fault."""
+        """The request in a runner's task. Raises `InputError` with the value at fault; shapes made for a `model` that
+        are none of their operator's are left out instead."""
         known, named = families(), providers()
         ops = tuple(known) if task.get("ops") == ["all"] else tuple(task.get("ops") or ())
         _among("operator", ops, known)
@@ -55,13 +58,19 @@ class Wanted:
         _among("device", (device,), DEVICES)
         seconds = float(task.get("seconds", 120.0))
         shapes: dict[str, list[Shape]] = {}
+        unfit: list[dict[str, Any]] = []
         for op, listed in (task.get("shapes") or {}).items():
             _among("operator", (op,), known)
             for shape in listed:
-                if not isinstance(shape, dict) or not known[op].fits(shape):
+                if isinstance(shape, dict) and known[op].fits(shape):
+                    continue
+                if not task.get("model"):
                     raise InputError(f"{op} has no such shape", value=shape, hint=_shape_hint(known[op]))
-            shapes[op] = listed
-        return cls(ops, wanted, names, shapes, Setting(int(task.get("seed") or 0), dtype, device), seconds)
+                reason = f"no shape of {op}: {_shape_hint(known[op])}"
+                unfit.append({"op": op, "provider": None, "relation": None, "shapes": [shape], "reason": reason})
+            shapes[op] = [shape for shape in listed if known[op].fits(shape)]
+        setting = Setting(int(task.get("seed") or 0), dtype, device)
+        return cls(ops, wanted, names, shapes, setting, seconds, tuple(unfit))
 
 
 def _among(what: str, names: Iterable[str], known: Iterable[str]) -> None:
@@ -96,14 +105,16 @@ def run(
 
     Returns:
         `results` and `skipped` of `logdiff-probe/1`, `seconds` used, `implementations`: what each provider says of
-        itself, and `order`: every operator and relation in the order of lists.
+        itself, `order`: every operator and relation in the order of lists, and `known`: those of `known` that the
+        request asks for.
     """
     begin = time.monotonic()
-    skipped: list[dict[str, Any]] = []
+    skipped: list[dict[str, Any]] = [entry for entry in wanted.unfit if entry["op"] in wanted.ops]
     listed: list[Check] = []
     abouts: dict[str, str] = {}
     for op in wanted.ops:
         listed += _checks(families()[op], wanted, skipped, abouts)
+    asked = [identity(check) for check in listed if identity(check) in known]
     listed = [check for check in listed if identity(check) not in known]
     listed.sort(key=lambda check: rank(check.relation))
     results: list[dict[str, Any]] = []
@@ -126,6 +137,7 @@ def run(
         "skipped": skipped,
         "seconds": seconds,
         "implementations": abouts,
+        "known": [list(who) for who in asked],
         "order": {"operators": list(families()), "relations": list(relations.names())},
     }
 
@@ -136,7 +148,7 @@ def rank(relation: str) -> int:
 
 
 def _one(check: Check, wanted: Wanted, until: float, skipped: list[dict[str, Any]]) -> dict[str, Any] | None:
-    shapes = wanted.shapes.get(check.family.op) or list(check.family.defaults)
+    shapes = wanted.shapes.get(check.family.op, list(check.family.defaults))
     if not shapes:
         skipped.append(_skip(check, "no shape was planned"))
         return None
@@ -150,6 +162,7 @@ def _one(check: Check, wanted: Wanted, until: float, skipped: list[dict[str, Any
     for shape, refusal in refused:
         skipped.append({**_skip(check, checks.told(refusal)), "shapes": [shape]})
     entry["detail"]["seconds"] = round(time.monotonic() - begin, 3)
+    entry["detail"]["finished"] = not left and bool(entry["detail"].get("shrunk", True))
     if left:
         skipped.append({**_skip(check, "out of time"), "shapes": left})
     return entry

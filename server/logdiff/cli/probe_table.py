@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from logdiff.probe import matrix
-from logdiff.probe.judge import FAILS, HOLDS, UNPROVEN, Cell, short, state
+from logdiff.probe.judge import FAILS, HOLDS, UNPROVEN, Cell, short, state, why
 
 FAILURES = 40
 REASONS = 12
@@ -21,7 +21,7 @@ def probe_table(data: dict[str, Any]) -> list[Any]:
     """Matrix, failures, reasons of what was left out, summary."""
     parts: list[Any] = []
     if data["results"]:
-        parts += [_matrix(data), *_failures(data)]
+        parts += [_matrix(data), *_failures(data), *_unproven(data)]
     parts += _skipped(data["skipped"])
     parts.append(data["summary"])
     if data.get("case"):
@@ -67,6 +67,21 @@ def _failures(data: dict[str, Any]) -> list[Any]:
         )  # fmt: skip
     more = [f"and {len(failing) - FAILURES} more: see --json"] if len(failing) > FAILURES else []
     return [table, *more, f"again: {failing[0]['detail']['repeat']}"]
+
+
+def _unproven(data: dict[str, Any]) -> list[Any]:
+    found = [entry for entry in data["results"] if state(entry) == UNPROVEN]
+    if not found:
+        return []
+    table = Table(box=box.SIMPLE_HEAD, title="not proven", title_justify="left")
+    for name in ("operator", "provider", "relation", "why"):
+        table.add_column(name, overflow="fold")
+    for entry in found[:FAILURES]:
+        against = entry["detail"].get("against")
+        table.add_row(
+            entry["op"], entry["provider"], entry["relation"] + (f" {against}" if against else ""), why(entry)
+        )
+    return [table, *([f"and {len(found) - FAILURES} more: see --json"] if len(found) > FAILURES else [])]
 
 
 def first_difference(entry: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from logdiff.mcp.results import Facts, NextStep
 from logdiff.mcp.summaries import clip
 from logdiff.probe import matrix
-from logdiff.probe.judge import FAILS, UNPROVEN, short, state
+from logdiff.probe.judge import FAILS, UNPROVEN, short, state, why
 
 FAILURES = 12
 REASONS = 6
@@ -34,10 +34,12 @@ def facts(data: Facts, detail: str) -> Facts:
         rows.setdefault(op, {})[provider] = words + (f", {len(cell.unproven)} not proven" if cell.unproven else "")
     failing = [entry for entry in data["results"] if state(entry) == FAILS]
     reasons = Counter(clip(entry.get("reason"), 120) for entry in data["skipped"])
+    unproven = Counter(clip(why(entry), 120) for entry in data["results"] if state(entry) == UNPROVEN)
     return {
         "matrix": rows,
         "failures": [_failure(entry) for entry in failing[:FAILURES]],
         "more_failures": max(0, len(failing) - FAILURES),
+        "not_proven": dict(unproven.most_common(REASONS)),
         "skipped": dict(reasons.most_common(REASONS)),
         "seconds": data["seconds"],
         "cached": data["cached"],

@@ -61,7 +61,9 @@ class Cache:
         return found
 
     def keep(self, entry: dict[str, Any]) -> None:
-        """Store one answer; a cache that can't be written is no reason to lose a result."""
+        """Store one answer, unless time ran out for it; a cache that can't be written is no reason to lose a result."""
+        if entry["detail"].get("finished") is False:
+            return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_atomic(self._folder / self._name(identity(entry)), dumps(entry).encode())

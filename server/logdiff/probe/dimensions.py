@@ -18,7 +18,8 @@ LARGEST = 1 << 24
 class Dimensions:
     """What decides operator shapes; 0 where the model has no such thing.
 
-    `experts`, `top_k`, `expert_width`: of its mixtures; `window`, `softcap`, `sinks`: of its attention.
+    `experts`, `top_k`, `expert_width`: of its mixtures; `window`, `softcap`, `sinks`: of its attention. `latent`: keys
+    and values are made from a latent vector, so that heads have no one size.
     """
 
     hidden: int
@@ -33,6 +34,7 @@ class Dimensions:
     window: int = 0
     softcap: int = 0
     sinks: int = 0
+    latent: bool = False
 
 
 def read_dimensions(folder: Path) -> Dimensions:
@@ -92,6 +94,7 @@ def _dimensions(config: dict[str, Any], path: Path) -> Dimensions:
         top_k=size("num_experts_per_tok", "experts_per_token", "num_experts_per_token", default=0),
         expert_width=size("moe_intermediate_size", "intermediate_size", default=0),
         window=window,
-        softcap=int(cap) if isinstance(cap, (int, float)) and cap > 0 else 0,
+        softcap=int(cap) if isinstance(cap, (int, float)) and 0 < cap <= LARGEST else 0,
         sinks=int(config.get("model_type") == "gpt_oss"),
+        latent=bool(config.get("kv_lora_rank")),
     )

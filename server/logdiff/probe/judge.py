@@ -29,6 +29,16 @@ def state(entry: dict[str, Any]) -> str:
     return HOLDS if ok is True else FAILS if ok is False else UNPROVEN
 
 
+def why(entry: dict[str, Any]) -> str:
+    """Why an entry is not proven."""
+    return str((entry.get("detail") or {}).get("not_proven") or "no reason was given")
+
+
+def _kind(reason: str) -> str:
+    """A reason without its numbers: `out of time: 1 of 3 shapes ...` is `out of time`."""
+    return reason.partition(":")[0]
+
+
 def exit_code(data: dict[str, Any]) -> int:
     """1 when a relation fails, else 0."""
     return int(any(entry.get("ok") is False for entry in data["results"]))
@@ -70,7 +80,10 @@ def summary(data: dict[str, Any]) -> str:
         return f"Nothing was probed: {reasons.most_common(1)[0][0]}." if reasons else "Nothing was probed."
     failing = [entry for entry in entries if entry.get("ok") is False and not entry["relation"].startswith("P")]
     operators = list(dict.fromkeys(f"{entry['op']} ({entry['provider']})" for entry in failing))
-    text = f"{len(entries)} checks: {counts[HOLDS]} hold, {counts[FAILS]} fail, {counts[UNPROVEN]} not proven."
+    reasons = Counter(_kind(why(entry)) for entry in entries if state(entry) == UNPROVEN)
+    told = ", ".join(f"{reason}: {count}" if len(reasons) > 1 else reason for reason, count in reasons.most_common(3))
+    text = f"{len(entries)} checks: {counts[HOLDS]} hold, {counts[FAILS]} fail, {counts[UNPROVEN]} not proven"
+    text += f" ({told})." if told else "."
     if operators:
         more = f" and {len(operators) - 6} more" if len(operators) > 6 else ""
         text += f" Not invariant or not within rounding: {', '.join(operators[:6])}{more}."

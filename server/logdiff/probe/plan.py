@@ -20,6 +20,11 @@ MOST_ELEMENTS = 1 << 26
 """Elements of the largest matrix or input of a probe: 128 MiB in bf16."""
 MOST_WORK = 2.0**36
 """Multiply-adds of the largest probe."""
+MOST_GIVEN = 1 << 30
+"""Elements of the largest tensor of a shape that is given."""
+MOST_GIVEN_WORK = 2.0**40
+"""Multiply-adds of its attention, so that scores of all pairs can be held."""
+MOST_SECONDS = 1_000_000
 DTYPES = ("bfloat16", "float16", "float32")
 DEVICES = ("cpu", "npu", "cuda")
 
@@ -54,7 +59,7 @@ class Plan:
         return {
             "task": "probe", "ops": list(self.ops), "providers": list(self.providers),
             "relations": list(self.relations), "dtype": self.dtype, "device": self.device, "seed": self.seed,
-            "seconds": self.seconds, "shapes": self.shapes,
+            "seconds": self.seconds, "shapes": self.shapes, "model": self.model,
         }  # fmt: skip
 
 
@@ -91,8 +96,8 @@ def make_plan(
     for what, value, legal in (("dtype", dtype, DTYPES), ("device", device, DEVICES)):
         if value not in legal:
             raise InputError(f"no such {what}", value=value, hint=f"one of: {', '.join(legal)}")
-    if not seconds >= 0:
-        raise InputError("the time is not a number of seconds", value=seconds, hint="0 or more")
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise InputError("the time is not a number of seconds", value=seconds, hint=f"0 to {MOST_SECONDS}")
     if not 0 <= seed < 2**63:
         raise InputError("the seed is out of range", value=seed, hint="0 to 2**63 - 1")
     if shapes and (len(ops) != 1 or ops[0] == "all"):
@@ -100,6 +105,8 @@ def make_plan(
     planned: dict[str, list[Shape]] = {}
     left_out: list[dict[str, Any]] = []
     if shapes:
+        for shape in shapes:
+            _affordable(shape)
         planned = {ops[0]: list(shapes)}
     elif model is not None:
         planned, left_out = _of_model(read_dimensions(model), set(ops))
@@ -123,6 +130,19 @@ def parse_shapes(texts: Sequence[str]) -> list[Shape]:
     return found
 
 
+def _affordable(shape: Shape) -> None:
+    """Refuse a shape that no memory holds. Dimensions that are missing are for the interpreter to name."""
+    try:
+        large = _elements(shape) > MOST_GIVEN or ("length" in shape and _work(shape) > MOST_GIVEN_WORK)
+    except KeyError:
+        large = any(value > MOST_GIVEN for value in shape.values())
+    if large:
+        raise InputError(
+            "the shape is larger than a probe may be", value=",".join(f"{dim}={n}" for dim, n in shape.items()),
+            hint=f"at most {MOST_GIVEN} elements of a tensor",
+        )  # fmt: skip
+
+
 def _shard(n: int, k: int) -> int:
     """n, or what a tensor-parallel rank has of it where n * k is too large to probe."""
     ranks = 1
@@ -136,6 +156,10 @@ def _of_model(d: Dimensions, ops: set[str]) -> tuple[dict[str, list[Shape]], lis
     planned: dict[str, list[Shape]] = {}
     left_out: list[dict[str, Any]] = []
     for op, make in wanted.items():
+        if d.latent and op in _OF_HEADS:
+            planned[op] = []
+            left_out.append({"op": op, "provider": None, "relation": None, "reason": "no shape of latent attention"})
+            continue
         shapes = [s for s in make(d) if all(value >= 1 for dim, value in s.items() if dim not in _MAY_BE_ZERO)]
         fitting = [s for s in shapes if _elements(s) <= MOST_ELEMENTS and _work(s) <= MOST_WORK]
         planned[op] = fitting
@@ -149,6 +173,7 @@ def _of_model(d: Dimensions, ops: set[str]) -> tuple[dict[str, list[Shape]], lis
     return planned, left_out
 
 
+_OF_HEADS = {"attention", "attention_fp8_kv", "kv_store", "kv_store_fp8", "rope"}
 _MAY_BE_ZERO = {"window", "softcap", "sinks"}
 
 
@@ -207,9 +232,12 @@ def _moe(d: Dimensions) -> list[Shape]:
 
 _MAKERS: dict[str, Callable[[Dimensions], list[Shape]]] = {
     "linear": lambda d: _products(
-        (d.hidden, d.heads * d.head_dim), (d.hidden, d.kv_heads * d.head_dim), (d.hidden, 2 * d.intermediate)
+        *([] if d.latent else [(d.hidden, d.heads * d.head_dim), (d.hidden, d.kv_heads * d.head_dim)]),
+        (d.hidden, 2 * d.intermediate),
     ),
-    "linear_row": lambda d: _products((d.heads * d.head_dim, d.hidden), (d.intermediate, d.hidden)),
+    "linear_row": lambda d: _products(
+        *([] if d.latent else [(d.heads * d.head_dim, d.hidden)]), (d.intermediate, d.hidden)
+    ),
     "lm_head": lambda d: _products((d.hidden, d.vocabulary)),
     "grouped_linear": lambda d: [
         {"rows": s["rows"] * s["top_k"], "experts": s["experts"], "n": 2 * s["inter"], "k": s["hidden"]}

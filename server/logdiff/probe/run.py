@@ -80,10 +80,10 @@ def run_probes(
                 raise
         finally:
             runner.close()
-    unfinished = {_skipped(entry) for entry in data["skipped"] if entry.get("reason") == "out of time"}
     for entry in data["results"]:
-        if identity(entry) not in unfinished:
-            cache.keep(entry)
+        cache.keep(entry)
+    asked = {tuple(who) for who in data["known"]}
+    known = [entry for entry in known if identity(entry) in asked]
     return {
         "format": FORMAT,
         "logdiff": __version__,
@@ -113,12 +113,6 @@ def _read(path: Path) -> list[dict[str, Any]]:
             if isinstance(entry, dict):
                 found.append(entry)
     return found
-
-
-def _skipped(entry: dict[str, Any]) -> tuple[str, str, str, str]:
-    return (
-        str(entry.get("op")), str(entry.get("provider")), str(entry.get("relation")), str(entry.get("against") or "")
-    )  # fmt: skip
 
 
 def _sorted(entries: list[dict[str, Any]], order: dict[str, list[str]]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logdiff.probe.judge import FAILS, HOLDS, UNPROVEN, Cell, matrix, short, state
+from logdiff.probe.judge import FAILS, HOLDS, UNPROVEN, Cell, matrix, short, state, why
 from logdiff.report.axes import Plot
 from logdiff.report.palette import FLOOR, GRID, INK, MUTED, PAIR_COLOURS
 from logdiff.report.texts import FILE_LIMIT
@@ -36,6 +36,7 @@ class ProbeSection:
     failures: list[dict[str, str]] = field(default_factory=list)
     more: int = 0
     skipped: list[tuple[str, int]] = field(default_factory=list)
+    unproven: list[dict[str, str]] = field(default_factory=list)
 
 
 def read_probes(case: Path, missing: list[str]) -> ProbeSection | None:
@@ -72,7 +73,16 @@ def _section(data: dict[str, Any]) -> ProbeSection:
         failures=[_failure(entry) for entry in failing[:ROWS]],
         more=max(0, len(failing) - ROWS),
         skipped=sorted(reasons.items(), key=lambda item: -item[1])[:20],
+        unproven=[_unproven(entry) for entry in data["results"] if state(entry) == UNPROVEN][:ROWS],
     )
+
+
+def _unproven(entry: dict[str, Any]) -> dict[str, str]:
+    against = f" against {entry['detail']['against']}" if entry["detail"].get("against") else ""
+    return {
+        "op": str(entry["op"]), "provider": f"{entry['provider']}{against}", "relation": str(entry["relation"]),
+        "why": why(entry),
+    }  # fmt: skip
 
 
 def _failure(entry: dict[str, Any]) -> dict[str, str]:
@@ -154,6 +164,10 @@ def _words(cell: Cell) -> str:
         elif len(lines) < 3:
             lines.append(name)
         else:
-            lines[-1] = f"{lines[-1][: _WORDS - 4]} +{len(names) - at}"
+            shown, left = lines[-1].split(" "), len(names) - at
+            while shown and len(" ".join([*shown, f"+{left}"])) > _WORDS:
+                shown.pop()
+                left += 1
+            lines[-1] = " ".join([*shown, f"+{left}"])
             break
     return "\n".join(lines)

@@ -12,13 +12,17 @@ from logdiff.cli.probe_table import probe_table
 from logdiff.mcp import probe_words
 from logdiff.probe import exit_code, make_plan, matrix, summary
 from logdiff.probe.cache import Cache
+from logdiff.probe.judge import Cell
 from logdiff.report import render
+from logdiff.report.probes import _words
 
 
 def entry(op: str, provider: str, relation: str, ok: bool | None, against: str = "") -> dict[str, Any]:
     detail: dict[str, Any] = {"dtype": "bfloat16", "seed": 0, "shapes": [{"rows": 2, "n": 64}]}
     if against:
         detail["against"] = against
+    if ok is None:
+        detail["not_proven"] = "the planted fault was not seen"
     if ok is False:
         detail["repeat"] = f"logdiff probe run {op}"
         detail["difference"] = {
@@ -58,7 +62,7 @@ def test_the_exit_code_is_1_only_where_a_relation_fails() -> None:
 
 
 def test_the_summary_counts_and_never_calls_nothing_fine() -> None:
-    assert "5 checks: 2 hold, 2 fail, 1 not proven" in MIXED["summary"]
+    assert "5 checks: 2 hold, 2 fail, 1 not proven (the planted fault was not seen)." in MIXED["summary"]
     assert "linear (torch)" in MIXED["summary"]
     assert "1 did not run in the time" in MIXED["summary"]
     assert result(skipped=MIXED["skipped"])["summary"] == "Nothing was probed: out of time."
@@ -84,6 +88,7 @@ def test_a_terminal_shows_failing_relations_shapes_and_reasons() -> None:
         "rows=2 n=64",
         "0x3f80 against 0x3f81",
         "out of time",
+        "the planted fault was not seen",
         "again: logdiff probe run linear",
     ):
         assert words in text
@@ -97,6 +102,15 @@ def test_a_model_is_told_failures_first_in_under_2000_tokens() -> None:
     assert probe_words.verdict(many) == "fails"
     assert probe_words.verdict(result()) == "nothing-probed"
     assert probe_words.verdict(result(entry("rope", "torch", "A", None))) == "not-proven"
+
+
+def test_a_cell_of_the_picture_names_whole_relations_and_counts_the_rest() -> None:
+    names = ["I:batch", "I:order", "I:neighbours", "I:padding", "I:chunking", "I:micro_batch", "I:packing", "A"]
+    words = _words(Cell(fails=names))
+    assert all(len(line) <= 21 for line in words.splitlines())
+    *shown, rest = words.split()
+    assert shown == [name.removeprefix("I:") for name in names[: len(shown)]]
+    assert int(rest) == len(names) - len(shown)
 
 
 def test_next_steps_can_be_sent_as_they_are() -> None:
@@ -116,6 +130,7 @@ def test_a_case_draws_its_probes_and_a_broken_file_is_told(tmp_path: Path) -> No
     assert "Matrix of 2 operators by 2 providers: 1 holds" not in page  # every cell of linear has a failing P
     assert "Matrix of 2 operators by 2 providers: 2 fails, 1 not proven." in page
     assert "0x3f80 0x3f81" in page
+    assert "the planted fault was not seen</td>" in page
     for number, broken in enumerate(("{", '{"format": "logdiff-probe/2"}', '{"format": "logdiff-probe/1"}')):
         with Case.create(tmp_path / f"broken{number}", "probe", "probe", {}) as case:
             (case.path / "results").mkdir()
@@ -139,6 +154,9 @@ def test_answers_are_kept_under_everything_that_decides_them(tmp_path: Path, mon
     assert Cache({"torch": "2.13"}, make_plan(["linear"], seed=1, relations=["A"])).known() == []
     assert Cache({"torch": "2.13"}, make_plan(["linear"], seed=1, providers=["vllm"])).known() == []
     assert Cache({"torch": "2.13"}, make_plan(["all"], seed=1)).known() == [kept]
+    late = {**kept, "relation": "A", "ok": None, "detail": {**kept["detail"], "finished": False}}
+    cache.keep(late)
+    assert cache.known() == [kept]
     shape = {"rows": 2, "k": 8, "n": 4}
     assert Cache({"torch": "2.13"}, make_plan(["linear"], seed=1, shapes=[shape])).known() == []
     (file,) = (tmp_path / "probes").rglob("*.json")

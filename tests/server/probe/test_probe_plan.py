@@ -126,3 +126,34 @@ def test_shapes_are_read_as_they_are_written() -> None:
     for wrong in ("rows", "rows=", "rows=x", "rows=-1", "rows=1.5"):
         with pytest.raises(InputError):
             parse_shapes([wrong])
+
+
+def test_latent_attention_and_odd_sizes_are_told_not_guessed(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "vocab_size": 100, "kv_lora_rank": 512}
+    (tmp_path / "config.json").write_text(json.dumps({**sizes, "attn_logit_softcapping": float("inf")}))
+    plan = make_plan(["attention", "rms_norm"], model=tmp_path)
+    assert plan.shapes["attention"] == []
+    assert plan.shapes["rms_norm"]
+    assert plan.left_out[0]["reason"] == "no shape of latent attention"
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"rows": 1 << 16, "k": 1 << 16, "n": 4},
+        {"rows": 1 << 40},
+        {
+            "batch": 1, "length": 1 << 18, "heads": 8, "kv_heads": 1, "head_dim": 32, "window": 0, "softcap": 0,
+            "sinks": 0,
+        },
+    ],
+)  # fmt: skip
+def test_a_shape_that_no_memory_holds_is_refused(shape: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="larger than a probe may be"):
+        make_plan(["linear"], shapes=[shape])
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+def test_a_time_that_is_none_is_refused(seconds: float) -> None:
+    with pytest.raises(InputError, match="not a number of seconds"):
+        make_plan(["linear"], seconds=seconds)

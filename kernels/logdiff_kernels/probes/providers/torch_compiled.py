@@ -26,6 +26,17 @@ _OPS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _compiled(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled function, which raises where torch would go on eagerly without a word: after 8 compilations."""
+    compiled = torch.compile(call, dynamic=True)
+
+    def checked(**inputs: Any) -> Any:
+        with torch._dynamo.config.patch(recompile_limit=64, fail_on_recompile_limit_hit=True):
+            return compiled(**inputs)
+
+    return checked
+
+
 def _maker(call: Callable[..., Any]) -> Callable[[str, str], Impl]:
     def make(device: str, dtype: str) -> Impl:
         if device == "cpu":
@@ -33,8 +44,7 @@ def _maker(call: Callable[..., Any]) -> Callable[[str, str], Impl]:
                 raise AbsentError("torch.compile needs a C++ compiler here (g++, or CXX)")
         elif device == "npu":
             raise AbsentError("torch.compile has no NPU back end here")
-        compiled = torch.compile(call, dynamic=True)
-        return Impl(compiled, gradients=False, about=f"torch {torch.__version__} inductor")
+        return Impl(_compiled(call), gradients=False, about=f"torch {torch.__version__} inductor")
 
     return make
 

@@ -25,6 +25,7 @@ from logdiff_kernels.probes.records import AbsentError, Impl, Layout, Problem, P
 
 _KEPT = 4
 """Packed weights that are kept, so that a trial's calls share one."""
+_COPIED = {"strides": "its inputs are copied before the call, so that the operator never sees their strides"}
 
 
 def _module(name: str) -> Any:
@@ -119,7 +120,7 @@ def _add_rms_norm(device: str, dtype: str) -> Impl:
         operators.fused_add_rms_norm(y, total, weight, EPS)
         return y, total
 
-    return Impl(add_rms_norm, leading=True, gradients=False, about=_about())
+    return Impl(add_rms_norm, leading=True, gradients=False, about=_about(), refuses=_COPIED)
 
 
 def _rope(device: str, dtype: str) -> Impl:
@@ -133,7 +134,7 @@ def _rope(device: str, dtype: str) -> Impl:
         operators.rotary_embedding(position, query, None, width, table, True)
         return query.view(rows, heads, width)
 
-    return Impl(rope, gradients=False, about=_about())
+    return Impl(rope, gradients=False, about=_about(), refuses=_COPIED)
 
 
 def _gated(name: str) -> Callable[[str, str], Impl]:
@@ -146,7 +147,7 @@ def _gated(name: str) -> Callable[[str, str], Impl]:
             operator(out, torch.cat([gate, up], dim=-1))
             return out
 
-        return Impl(call, leading=True, gradients=False, about=_about())
+        return Impl(call, leading=True, gradients=False, about=_about(), refuses=_COPIED)
 
     return make
 
@@ -227,7 +228,7 @@ def _moe(device: str, dtype: str) -> Impl:
         )  # fmt: skip
         return out
 
-    return Impl(moe, gradients=False, about=_about(isa))
+    return Impl(moe, gradients=False, about=_about(isa), refuses=_COPIED)
 
 
 def _cpu_cache(
