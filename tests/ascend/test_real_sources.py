@@ -22,7 +22,7 @@ OWN = {"packages": ["vllm", "torch", "torch_npu"], "stock": ["vllm", "torch"]}
 LOADED = {"packages": ["vllm", "vllm_ascend", "torch"], "stock": ["vllm", "vllm_ascend", "torch"]}
 """As a user's process is looked at: the plug-in's own changes are its to make."""
 
-pytestmark = [pytest.mark.slow(seconds=240), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow(seconds=60), pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

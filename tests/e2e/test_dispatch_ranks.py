@@ -10,7 +10,7 @@ import pytest
 from logdiff.actions import dispatch
 
 pytestmark = [
-    pytest.mark.slow(seconds=600),
+    pytest.mark.slow(seconds=80),
     pytest.mark.timeout(3000),
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vllm"),
 ]
