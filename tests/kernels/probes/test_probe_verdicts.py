@@ -112,7 +112,7 @@ def test_only_known_answers_that_are_asked_for_are_named() -> None:
     assert identity(Check(family, "torch", Impl(lambda: None), "I:order")) in known
 
 
-@pytest.mark.parametrize("op", ["swiglu", "rope", "add_rms_norm"])
+@pytest.mark.parametrize("op", ["swiglu", "geglu_tanh", "add_rms_norm", "moe"])
 def test_strides_that_the_adapter_removes_are_not_asked_of_vllm(op: str) -> None:
     pytest.importorskip("vllm")
     data = run(Wanted.of({"ops": [op], "providers": ["vllm"], "relations": ["I:strides"], "seconds": 60.0}))

@@ -134,7 +134,7 @@ def _rope(device: str, dtype: str) -> Impl:
         operators.rotary_embedding(position, query, None, width, table, True)
         return query.view(rows, heads, width)
 
-    return Impl(rope, gradients=False, about=_about(), refuses=_COPIED)
+    return Impl(rope, gradients=False, about=_about())
 
 
 def _gated(name: str) -> Callable[[str, str], Impl]:
