@@ -55,7 +55,7 @@ def selftest_kernels(task: dict[str, Any], progress: Progress) -> TaskOutput:
         _refuse_arch(task)
         if scope != "default":
             raise InputError("--quick and --full are for NPU providers", value=scope, hint="leave them out")
-        _built_cpu(progress)
+        built_cpu(progress)
         return TaskOutput(data=selftest.run(progress))
     from logdiff_kernels.build import selftest as npu_selftest
 
@@ -194,7 +194,7 @@ _LISTED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }
 
 
-def _built_cpu(progress: Progress) -> Loaded:
+def built_cpu(progress: Progress) -> Loaded:
     """The CPU library; where it has to be compiled, source by source."""
     from logdiff_kernels.cpu import build, library
 
@@ -209,7 +209,7 @@ def _build_cpu(task: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from logdiff_kernels.ops import registry
 
     _refuse_arch(task)
-    found = _built_cpu(progress)
+    found = built_cpu(progress)
     refused = [{"isa": isa, "why": why} for isa, why in found.refused]
     data = {"isa": found.isa, "path": str(found.path), "sha256": found.sha256, "refused": refused}
     return {"provider": registry.CPU, **data}
@@ -265,7 +265,7 @@ def _bench_cpu(task: dict[str, Any], progress: Progress) -> dict[str, Any]:
             raise InputError("no such benchmark", value=wanted, hint=f"one of: {', '.join([*families, *cases])}")
         of = cases.get(wanted, wanted)
         chosen.setdefault(of, []).extend([wanted] if wanted in cases else families[wanted].CASES)
-    _built_cpu(progress)
+    built_cpu(progress)
     rows: list[dict[str, Any]] = []
     for done, (name, some) in enumerate(chosen.items()):
         progress(done, len(chosen), "family", name)

@@ -9,6 +9,7 @@ from typing import Any
 
 from logdiff_kernels.engines.base import Progress, TaskOutput
 from logdiff_kernels.errors import UnsupportedError
+from logdiff_kernels.kernel_actions import built_cpu
 from logdiff_kernels.protocol import plain
 
 
@@ -27,6 +28,7 @@ def probe_facts(task: dict[str, Any], progress: Progress) -> TaskOutput:
     from logdiff_kernels.ops import registry
 
     try:
+        built_cpu(progress)
         aligned: Any = registry.fingerprint()
     except UnsupportedError as error:
         aligned = error.message

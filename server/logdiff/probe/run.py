@@ -63,7 +63,7 @@ def run_probes(
             cancel=cancel,
         )
         try:
-            facts = runner.run({"task": "probe_facts"}).data
+            facts = runner.run({"task": "probe_facts"}, on_progress).data
             cache = Cache(facts, plan)
             known = [] if fresh else cache.known()
             task = {**plan.task(), "known": [list(identity(entry)) for entry in known], "output": str(output)}
