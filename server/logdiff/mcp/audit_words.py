@@ -23,16 +23,20 @@ def summary(data: Facts) -> str:
     counts = data["counts"]
     engines = ", ".join(data["frameworks"]) or "no engine"
     text = (
-        f"{counts['error']} errors, {counts['warning']} warnings, {counts['info']} notes over {data['settings']} "
-        f"settings of {engines}."
+        f"{_count(counts['error'], 'error')}, {_count(counts['warning'], 'warning')}, {_count(counts['info'], 'note')} "
+        f"over {_count(data['settings'], 'setting')} of {engines}."
     )
     grave = [f for f in data["findings"] if f["severity"] != "info"]
     if grave:
         first = grave[0]
         text += f" First: {clip(first['title'], 120)} ({clip(first['key'], 100)} at {clip(first['where'], 160)})."
     if data["unread"]:
-        text += f" {len(data['unread'])} places could not be read or followed."
+        text += f" {_count(len(data['unread']), 'place')} could not be read or followed."
     return text
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def steps(data: Facts) -> list[NextStep]:
