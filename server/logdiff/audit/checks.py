@@ -14,7 +14,9 @@ from logdiff.audit.effective import Table
 from logdiff.audit.keys import canonical, catalogue
 from logdiff.audit.rule import Rule, load_rules
 from logdiff.audit.settings import SIDES, Setting, Unknown
+from logdiff.audit.values import same
 from logdiff.audit.versions import within
+from logdiff.measure.gates.configuration import NOT_FUNCTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +33,17 @@ class Hit:
     evidence: str = ""
 
 
+_NO_NUMBERS = frozenset(
+    ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "RAY_DEDUP_LOGS", "TOKENIZERS_PARALLELISM")
+)
+"""Known names that may stay in the submitting shell: Ray gives its workers their devices, the others change no bit."""
+
+
 def driver_only(table: Table, rule: Rule) -> Iterator[Hit]:
     """Variables that the submitting shell exports and the job's processes don't get."""
     for launch in table.evidence.launches:
         for name, where in launch.driver_only:
-            if name in catalogue().env_names:
+            if name in catalogue().env_names - _NO_NUMBERS:
                 yield Hit("both", name, "set in the submitting shell only", where)
 
 
@@ -48,6 +56,43 @@ def set_twice(table: Table, rule: Rule) -> Iterator[Hit]:
         if known:
             value = f"{first.value}, then {second.value}"
             yield Hit("both", first.raw_key, value, f"{first.where}, {second.where}", f"{second.value} counts.")
+
+
+def model_keys(table: Table, rule: Rule) -> Iterator[Hit]:
+    """Keys of the model's configuration that differ and that no rule of their own compares."""
+    for side, key in sorted(table.values):
+        name = key.removeprefix("model.")
+        if side != "rollout" or name == key or key in _compared_keys() or name.rsplit(".", 1)[-1] in _NO_FUNCTION:
+            continue
+        left, right = table.get("rollout", key), table.get("train", key)
+        if left is None or right is None or left.choices or right.choices:
+            continue
+        if any(r.value is None or isinstance(r.value, Unknown) for r in (left, right)) or same(left.value, right.value):
+            continue
+        where = ", ".join(dict.fromkeys((left.where, right.where)))
+        yield Hit("both", left.raw_key, f"rollout {left.value}, train {right.value}", where)
+
+
+_NO_FUNCTION = NOT_FUNCTION | {"folder", "is_moe", "quant_method"}
+
+
+@lru_cache(maxsize=1)
+def _compared_keys() -> frozenset[str]:
+    """Canonical keys that a rule compares between the sides."""
+    found: set[str] = set()
+
+    def visit(condition: Any) -> None:
+        if condition is None:
+            return
+        for part in (condition.all, condition.any, condition.none):
+            for inner in part or ():
+                visit(inner)
+        if condition.differs_across_sides:
+            found.add(condition.differs_across_sides)
+
+    for rule in load_rules().rules:
+        visit(rule.when)
+    return frozenset(found)
 
 
 @lru_cache(maxsize=1)
@@ -243,6 +288,7 @@ CHECKS: dict[str, Callable[[Table, Rule], Iterable[Hit]]] = {
     "driver_only": driver_only,
     "set_twice": set_twice,
     "near_miss": near_miss,
+    "model_keys": model_keys,
     "unknown_key": unknown_key,
     "matrix": combinations,
 }

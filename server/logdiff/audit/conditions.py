@@ -126,7 +126,9 @@ class Judge:
         if left is None or right is None:
             return Answer(False)
         if left.value is None or right.value is None:
-            return Answer(False)
+            off, other = (left, right) if left.value is None else (right, left)
+            erased = off.key.startswith("model.") and off.settings[-1].origin == "override"
+            return Answer(erased and other.value is not None and not isinstance(other.value, Unknown), (left, right))
         answers = [
             _tested(left, lambda one: _tested(right, lambda other: not same(one, other)).truth)
         ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -194,10 +195,13 @@ def _derive(table: Table) -> None:
     if experts is not None and pre is not None and isinstance(pre.value, bool) and pre.settings[-1].framework != "hf":
         # top-k then softmax over the k values is softmax then top-k then renormalising
         softmax = function is None or function.value == "softmax"
+        if not pre.is_default and pre.settings[-1].side == "train":
+            table.values.pop(("train", "model.norm_topk_prob"), None)  # an override beats config.json
         add("train", "model.norm_topk_prob", (not pre.value) if softmax else True, pre)
     window = table.get("train", "window_size")
-    if window is not None and isinstance(window.value, list) and window.value and type(window.value[0]) is int:
-        add("train", "window_size_covers", window.value[0] + 1, window)
+    left = _left_window(window.value) if window is not None else None
+    if window is not None and left is not None:
+        add("train", "window_size_covers", left + 1, window)
     backend = table.get("train", "train_backend")
     engine = table.get("train", "model_engine")
     name = table.get("train", "config_name")
@@ -207,9 +211,39 @@ def _derive(table: Table) -> None:
         elif name is not None and "megatron" in str(name.value):
             add("train", "train_backend", "megatron", name)
     for side in SIDES:
+        family = table.get(side, "model.model_type")
+        known = catalogue().families.get(str(family.value), {}) if family is not None else {}
+        for key, default in known.items():
+            place = f"{family.where}, default of {family.value}" if family is not None else ""
+            unset = Setting(side, key, default, key.removeprefix("model."), place, "default")
+            add(side, key, default, Resolved(side, key, default, (unset,)))
+        path = table.get(side, "model_path")
+        model = _model_name(path.value) if path is not None else ""
+        if path is not None and model:
+            add(side, "model_name", model, path)
         experts = table.get(side, "model.num_experts")
         if experts is not None and type(experts.value) is int:
             add(side, "model.is_moe", experts.value > 1, experts)
+
+
+def _left_window(value: Any) -> int | None:
+    """Tokens to the left of the current one in `W,0`, `(W, 0)` or a list; None where there is no window."""
+    first = value[0] if isinstance(value, list) and value else value
+    match = re.match(r"[(\[]?\s*(\d+)", str(first)) if isinstance(value, list | str) else None
+    return int(match[1]) if match else None
+
+
+def _model_name(path: Any) -> str:
+    """The model that a path or a hub name means, in small letters; empty where its last part names none."""
+    if not isinstance(path, str):
+        return ""
+    cached = re.search(r"models--[^/]+?--([^/]+)", path)
+    name = (cached[1] if cached else path.rstrip("/").rsplit("/", 1)[-1]).lower()
+    if not re.search(r"[a-z].*\d+(\.\d+)?[bm]?", name) or re.fullmatch(r"[0-9a-f]{16,}", name):
+        return ""
+    if re.match(r"(global_?)?(step|iter|checkpoint|ckpt|epoch|version|v|run|exp)[-_]?\d", name):
+        return ""
+    return name
 
 
 def version_text(text: str) -> str:

@@ -34,6 +34,7 @@ class Catalogue:
     by_alias: dict[tuple[str, str], Key] = field(default_factory=dict)
     env_names: frozenset[str] = frozenset()
     other: dict[str, frozenset[str]] = field(default_factory=dict)
+    families: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def find(self, form: str, raw: str) -> Key | None:
         """The key that `form` spells `raw`; None where the table has none."""
@@ -55,6 +56,7 @@ def catalogue() -> Catalogue:
     found = Catalogue(
         env_names=frozenset(data["environment"]),
         other={form: frozenset(names) for form, names in data["other_names"].items()},
+        families={name: row["values"] for row in data["model_defaults"] for name in row["model_type"]},
     )
     for entry in data["keys"]:
         aliases = {form: tuple(_listed(entry[form])) for form in FORMS if form in entry}
@@ -102,8 +104,9 @@ def canonical(form: str, raw: str) -> Named:
     if key is not None:
         return Named(key.side, key.name, raw in key.negated)
     if form in ("vllm", "sglang"):
-        if raw.startswith("hf_overrides."):
-            return Named("rollout", "model." + _hf_name(raw.removeprefix("hf_overrides.")))
+        for prefix in ("hf_overrides.", "json_model_override_args."):
+            if raw.startswith(prefix):
+                return Named("rollout", "model." + _hf_name(raw.removeprefix(prefix)))
         if raw.startswith("override_generation_config."):
             return Named("rollout", raw.removeprefix("override_generation_config."))
         return Named("rollout", raw if form == "vllm" else f"sglang.{raw}")

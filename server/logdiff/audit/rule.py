@@ -15,7 +15,7 @@ from logdiff.errors import InputError
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
-CHECKS = ("driver_only", "set_twice", "near_miss", "matrix", "unknown_key")
+CHECKS = ("driver_only", "set_twice", "near_miss", "model_keys", "matrix", "unknown_key")
 _KEY = re.compile(r"^(rollout|train|any)\.[\w.-]+$")
 _TESTS = ("equals", "not", "in", "not_in", "greater", "less", "matches", "set", "absent", "differs_from")
 
@@ -108,7 +108,7 @@ class Rule(_Strict):
     title: Annotated[str, Field(min_length=8, max_length=120)]
     applies: Applies = Applies()
     when: Condition | None = None
-    check: Literal["driver_only", "set_twice", "near_miss", "matrix", "unknown_key"] | None = None
+    check: Literal["driver_only", "set_twice", "near_miss", "model_keys", "matrix", "unknown_key"] | None = None
     at: str | None = None
     side: Literal["rollout", "train", "both"] | None = None
     severity: Severity

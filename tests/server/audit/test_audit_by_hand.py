@@ -12,6 +12,7 @@ A = "actor_rollout_ref.actor."
 RUN = "python3 -m verl.trainer.main_ppo {} actor_rollout_ref.rollout.name=vllm\n"
 FA3 = "VLLM_BATCH_INVARIANT=1 HCCL_CONNECT_TIMEOUT=1 vllm serve m --attention-backend FLASH_ATTN\n"
 SUBMIT = "export VLLM_BATCH_INVARIANT=1\nray job submit --runtime-env-json='{}' -- " + RUN.format("")
+HF = "torchrun --nproc_per_node=8 train.py --model_name_or_path Qwen/Qwen3-8B --bf16 True\n"
 VERL9 = "verl==0.9.0\n"
 
 # (id, script, other files, rule, severity or None where the rule must be silent)
@@ -206,6 +207,245 @@ TABLE = [
         {},
         "top-p-renormalises",
         "error",
+    ),
+    (
+        "top-p before SGLang",
+        "python3 train.py --hf-checkpoint /m/Qwen3-8B --rollout-top-p 0.9\n",
+        {},
+        "truncation-with-raw",
+        "warning",
+    ),
+    (
+        "slime on FSDP is not Megatron",
+        "python3 train.py --train-backend fsdp --hf-checkpoint /m/x\n",
+        {"config.json": '{"model_type": "qwen3", "rms_norm_eps": 1e-06}'},
+        "norm-epsilon-differs",
+        None,
+    ),
+    (
+        "slime's Megatron has 1e-5",
+        "python3 train.py --hf-checkpoint /m/x\n",
+        {"config.json": '{"model_type": "qwen3", "rms_norm_eps": 1e-06}'},
+        "norm-epsilon-differs",
+        "error",
+    ),
+    (
+        "no dropout by default on FSDP",
+        "python3 train.py --train-backend=fsdp --hf-checkpoint /m/x\n",
+        {},
+        "dropout-in-training",
+        None,
+    ),
+    (
+        "a target switches determinism on",
+        "python3 train.py --train-backend fsdp --hf-checkpoint /m/x --true-on-policy-mode "
+        "--sglang-rl-on-policy-target fsdp\n",
+        {},
+        "true-on-policy-not-deterministic",
+        None,
+    ),
+    (
+        "half precision in SGLang",
+        "python3 train.py --hf-checkpoint /m/x --sglang-dtype float16\n",
+        {},
+        "megatron-dtype-differs",
+        "error",
+    ),
+    (
+        "half precision on both",
+        "python3 train.py --hf-checkpoint /m/x --sglang-dtype float16 --fp16\n",
+        {},
+        "megatron-dtype-differs",
+        None,
+    ),
+    (
+        "window overridden in SGLang",
+        "python3 train.py --train-backend fsdp --hf-checkpoint /m/x --sglang-json-model-override-args "
+        "'{\"sliding_window\": 2048}'\n",
+        {"config.json": '{"model_type": "gemma2", "sliding_window": 4096}'},
+        "sliding-window-differs",
+        "error",
+    ),
+    (
+        "soft cap erased in SGLang",
+        "python3 train.py --train-backend fsdp --hf-checkpoint /m/x --sglang-json-model-override-args "
+        "'{\"final_logit_softcapping\": null}'\n",
+        {"config.json": '{"model_type": "gemma2", "final_logit_softcapping": 30.0}'},
+        "softcap-differs",
+        "error",
+    ),
+    (
+        "exported after ray start",
+        "ray start --head\nexport VLLM_BATCH_INVARIANT=1\n" + RUN.format(""),
+        {},
+        "env-not-passed",
+        "warning",
+    ),
+    (
+        "exported before ray start",
+        "export VLLM_BATCH_INVARIANT=1\nray start --head\n" + RUN.format(""),
+        {},
+        "env-not-passed",
+        None,
+    ),
+    (
+        "exported after ray stop",
+        "ray start --head\nray stop\nexport VLLM_BATCH_INVARIANT=1\n" + RUN.format(""),
+        {},
+        "env-not-passed",
+        None,
+    ),
+    (
+        "pre-softmax over config.json",
+        RUN.format("+" + A + "megatron.override_transformer_config.moe_router_pre_softmax=True"),
+        {"config.json": '{"model_type": "qwen3_moe", "num_experts": 8, "norm_topk_prob": true}'},
+        "norm-topk-prob-differs",
+        "error",
+    ),
+    (
+        "fp32 router",
+        RUN.format("+" + A + "megatron.override_transformer_config.moe_router_dtype=fp32"),
+        {"config.json": '{"model_type": "qwen3_moe", "num_experts": 8, "norm_topk_prob": true}'},
+        "router-dtype-unproven",
+        "info",
+    ),
+    (
+        "half of a head rotated",
+        "vllm serve m\ntorchrun pretrain_gpt.py --num-layers 2 --rotary-percent 0.5\n",
+        {"config.json": '{"model_type": "qwen3"}'},
+        "partial-rotary-differs",
+        "error",
+    ),
+    (
+        "a quarter in config.json, all in Megatron",
+        "vllm serve m\ntorchrun pretrain_gpt.py --num-layers 2\n",
+        {"config.json": '{"model_type": "glm4_moe", "partial_rotary_factor": 0.25}'},
+        "partial-rotary-differs",
+        "error",
+    ),
+    (
+        "sigmoid over a softmax router",
+        "vllm serve m\ntorchrun pretrain_gpt.py --num-layers 2 --num-experts 8 --moe-router-score-function sigmoid\n",
+        {"config.json": '{"model_type": "qwen3_moe", "num_experts": 8}'},
+        "router-scoring-differs",
+        "error",
+    ),
+    (
+        "a window that the model has not",
+        "vllm serve m\ntorchrun pretrain_gpt.py --num-layers 2 --window-size 4096,0\n",
+        {"config.json": '{"model_type": "qwen3", "sliding_window": null}'},
+        "sliding-window-added",
+        "error",
+    ),
+    (
+        "no window",
+        "vllm serve m\ntorchrun pretrain_gpt.py --num-layers 2 --window-size -1,-1\n",
+        {"config.json": '{"model_type": "qwen3", "sliding_window": null}'},
+        "sliding-window-added",
+        None,
+    ),
+    ("half precision beside bf16", "vllm serve Q --dtype float16\n" + HF, {}, "megatron-dtype-differs", "error"),
+    ("bf16 beside bf16", "vllm serve Q --dtype bfloat16\n" + HF, {}, "megatron-dtype-differs", None),
+    ("the base model is served", "vllm serve Qwen/Qwen3-8B-Base\n" + HF, {}, "model-name-differs", "warning"),
+    ("the same model elsewhere", "vllm serve /data/Qwen3-8B/\n" + HF, {}, "model-name-differs", None),
+    (
+        "the same model in the cache",
+        "vllm serve /c/hub/models--Qwen--Qwen3-8B/snapshots/0123456789abcdef0123456789abcdef01234567\n" + HF,
+        {},
+        "model-name-differs",
+        None,
+    ),
+    ("a checkpoint's folder", "vllm serve /out/global_step_40\n" + HF, {}, "model-name-differs", None),
+    ("adapters in the server", "vllm serve Qwen3-8B --enable-lora\n" + HF, {}, "lora-rollout-only", "warning"),
+    (
+        "adapters on both sides",
+        "vllm serve Qwen3-8B --enable-lora\n" + HF.strip() + " --lora_r 16\n",
+        {},
+        "lora-rollout-only",
+        None,
+    ),
+    (
+        "the trainer has the variable",
+        "vllm serve Qwen3-8B\nVLLM_BATCH_INVARIANT=1 " + HF,
+        {},
+        "batch-invariance-one-side",
+        "warning",
+    ),
+    (
+        "the server has the variable",
+        "VLLM_BATCH_INVARIANT=1 vllm serve Qwen3-8B\n" + HF,
+        {},
+        "batch-invariance-one-side",
+        None,
+    ),
+    (
+        "YaRN by an override",
+        'vllm serve Q --hf-overrides \'{"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}\'\n' + HF,
+        {"config.json": '{"model_type": "qwen3", "rope_scaling": null}'},
+        "rope-scaling-one-side",
+        "error",
+    ),
+    (
+        "YaRN in config.json",
+        "vllm serve Q\n" + HF,
+        {"config.json": '{"model_type": "qwen3", "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}'},
+        "rope-scaling-one-side",
+        None,
+    ),
+    (
+        "a server in a container",
+        "docker run --rm -v /m:/m -e A=1 my/image:1 vllm serve /m/Qwen3-8B --kv-cache-dtype fp8\n",
+        {},
+        "quantised-kv-cache",
+        "warning",
+    ),
+    (
+        "vLLM's own image",
+        "docker run --gpus all -p 8000:8000 vllm/vllm-openai:v0.23.0 --model Q --kv-cache-dtype=fp8\n",
+        {},
+        "quantised-kv-cache",
+        "warning",
+    ),
+    (
+        "another activation by an override",
+        'vllm serve Q --hf-overrides \'{"hidden_act": "gelu"}\'\n' + HF,
+        {"config.json": '{"model_type": "qwen3", "hidden_act": "silu"}'},
+        "model-key-differs",
+        "error",
+    ),
+    (
+        "a penalty behind raw values",
+        "vllm serve Q --override-generation-config '{\"repetition_penalty\": 1.1}'\n",
+        {},
+        "repetition-penalty",
+        None,
+    ),
+    (
+        "tokens drawn with a penalty",
+        "vllm serve Q --override-generation-config '{\"repetition_penalty\": 1.1}'\n",
+        {},
+        "truncation-with-raw",
+        "warning",
+    ),
+    (
+        "drafts in a log",
+        RUN.format(""),
+        {
+            "serve.log": "INFO Initializing a V1 LLM engine (v0.23.0) with config: model='Q', speculative_config="
+            "SpeculativeConfig(method='eagle', model='x', num_spec_tokens=3), dtype=torch.bfloat16\n"
+        },
+        "speculative-decoding",
+        "warning",
+    ),
+    (
+        "no drafts in a log",
+        RUN.format(""),
+        {
+            "serve.log": "INFO Initializing a V1 LLM engine (v0.23.0) with config: model='Q', speculative_config=None, "
+            "dtype=torch.bfloat16\n"
+        },
+        "speculative-decoding",
+        None,
     ),
 ]
 

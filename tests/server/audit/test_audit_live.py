@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from logdiff import actions
 from logdiff.audit import audit, audit_environment, audit_paths
+from logdiff.case.batch import PairMeta
+from logdiff.measure import RunFacts
+from logdiff.measure.gates.configuration import config_gate
 
 FOREIGN = ("batch_invariant_ops/__init__.py", "batch_invariant_ops/kernels.py")
 CANN = ("batch_invariant_ops/__init__.py", "batch_invariant_ops/lib/libnpu_ops.so")
@@ -120,3 +123,39 @@ def test_a_case_keeps_the_audit(tmp_path: Path) -> None:
     assert "top-p with processed log-probabilities" in page
     assert f"logdiff audit {script}" in page
     assert "logdiff query" not in page  # there are no tokens
+
+
+COMMON = {"model_type": "qwen3", "rms_norm_eps": 1e-6, "vocab_size": 1000, "hidden_act": "silu"}
+
+
+@pytest.mark.parametrize(
+    ("rollout", "train", "fault"),
+    [
+        ({}, {}, False),
+        ({"model": {**COMMON, "rope_theta": 1e6}}, {"model": {**COMMON, "rope_theta": 1e4}}, True),
+        ({"model": {**COMMON, "hidden_act": "gelu"}}, {"model": COMMON}, True),
+        ({"model": {**COMMON, "logit_scale": 0.5}}, {"model": {**COMMON, "logit_scale": 1.0}}, True),
+        ({"model": {**COMMON, "sliding_window": None}}, {"model": {**COMMON, "sliding_window": 4}}, False),
+        ({"model": {**COMMON, "use_cache": True}}, {"model": {**COMMON, "use_cache": False}}, False),
+        ({"effective": {"logprobs_mode": "raw_logprobs", "temperature": 0.7}}, {}, True),
+        ({"effective": {"logprobs_mode": "processed_logprobs", "temperature": 0.7}}, {}, False),
+        ({"effective": {"logprobs_mode": "processed_logprobs", "top_p": 0.9, "temperature": 1.0}}, {}, True),
+        ({"effective": {"logprobs_mode": "raw_logprobs", "top_p": 0.9, "temperature": 1.0}}, {}, False),
+        ({"effective": {"logprobs_mode": "processed_logprobs", "repetition_penalty": 1.1}}, {}, True),
+        ({"effective": {"logprobs_mode": "raw_logprobs", "repetition_penalty": 1.1, "temperature": 1.0}}, {}, False),
+        ({"effective": {"logprobs_mode": "raw_logprobs", "min_p": 0.1, "temperature": 1.0}}, {}, False),
+        ({"effective": {"logprobs_mode": "processed_logits", "temperature": 1.0}}, {}, True),
+        ({"effective": {"temperature": 0.7, "logprobs_mode": "processed_logprobs"}},
+         {"effective": {"scored_temperature": 1.0}}, True),
+    ],
+)  # fmt: skip
+def test_the_audit_and_the_configuration_gate_agree(
+    rollout: dict[str, object], train: dict[str, object], fault: bool, tmp_path: Path
+) -> None:
+    left = {"engine": {"name": "vllm"}, "model": COMMON, "effective": {}, **rollout}
+    right = {"engine": {"name": "transformers"}, "model": COMMON, "effective": {}, **train}
+    gate = config_gate(PairMeta({}), RunFacts(fingerprints={"rollout": left, "train": right}))
+    findings = audit_paths([fingerprints(tmp_path, left, right)]).findings
+    errors = [(f.rule, f.value) for f in findings if f.severity == "error"]
+    assert (gate.ok is False) == fault, gate.detail
+    assert bool(errors) == fault, errors

@@ -11,7 +11,7 @@ from logdiff.audit.values import flatten, json_or_hydra
 
 NESTED = (
     "additional_config", "compilation_config", "hf_overrides", "override_generation_config", "speculative_config",
-    "kv_transfer_config", "parallel_config", "attention_config",
+    "kv_transfer_config", "parallel_config", "attention_config", "json_model_override_args",
 )  # fmt: skip
 """Options of vLLM whose text is a JSON object."""
 
@@ -61,7 +61,7 @@ class Collector:
                     side or self._sided(found.side),
                     found.key,
                     part,
-                    shown or name,
+                    shown + name.removeprefix(raw) if shown else name,
                     where,
                     origin,
                     condition,

@@ -11,16 +11,13 @@ from typing import Any
 
 from logdiff.audit.readers.collect import Collector
 from logdiff.audit.readers.expansion import UNKNOWN, Variables, Word
+from logdiff.audit.readers.programs import in_container, program, unwrapped
 from logdiff.audit.readers.shell import Command
 from logdiff.audit.settings import Setting, Unknown
 from logdiff.audit.values import hydra, json_or_hydra, scalar
 
 _OVERRIDE = re.compile(r"^(\+\+|\+|~)?([A-Za-z_][\w.@/-]*?)(?:=(.*))?$", re.S)
-_VERL = re.compile(r"^[+~]*(actor_rollout_ref|algorithm|trainer|data|critic|global_profiler)\.[\w.]+=")
-_MEGATRON = frozenset(
-    {"--num-layers", "--tensor-model-parallel-size", "--micro-batch-size", "--hidden-size", "--use-mcore-models"}
-)
-_WRAPPERS = frozenset({"nohup", "time", "exec", "sudo", "stdbuf", "numactl", "timeout", "command", "nice", "srun"})
+_ON_RAY = frozenset({"verl", "slime", "miles", "slime-fsdp", "miles-fsdp"})
 _SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-dp": "--data-parallel-size",
           "-O": "--compilation-config", "-cc": "--compilation-config", "-q": "--quantization"}  # fmt: skip
 
@@ -35,13 +32,14 @@ class Launcher:
     files: dict[str, str]
     launches: int = 0
     ray_env: dict[str, Word] | None = None
+    cluster: bool = False
     last: Command | None = None
     scripts: list[tuple[str, int]] = field(default_factory=list)
 
     def command(self, command: Command) -> None:
         """Take one command; one that starts no engine is passed over."""
         self.last = command
-        words, env = _unwrapped(command.words, dict(command.env))
+        words, env = unwrapped(command.words, dict(command.env))
         if not words:
             return
         name = PurePosixPath(words[0].text).name
@@ -51,7 +49,9 @@ class Launcher:
             script = next((w for w in words if w.text.endswith(".sh")), None)
             if script is not None:
                 self.scripts.append((script.text, script.line))
-        elif name == "docker":
+            else:
+                self._text(words)
+        elif name in ("docker", "podman"):
             self._docker(words, command)
         elif name in ("pip", "pip3", "uv", "git") or [w.text for w in words[1:3]] == ["-m", "pip"]:
             self._installed(words)
@@ -65,6 +65,10 @@ class Launcher:
         texts = [w.text for w in words]
         if texts[1:2] == ["start"]:
             self.ray_env = {**command.exported, **env}
+            self.cluster = not command.conditions
+            return
+        if texts[1:2] == ["stop"]:
+            self.ray_env, self.cluster = None, False
             return
         if texts[1:3] != ["job", "submit"]:
             return
@@ -79,7 +83,8 @@ class Launcher:
         passed = {**raylet, **runtime}
         missing = [(n, self._where(w.line)) for n, w in command.exported.items() if n not in passed]
         if at < len(texts):
-            inner, prefix = _unwrapped(words[at + 1 :], {})
+            inner, prefix = unwrapped(words[at + 1 :], {})
+            self.cluster = False
             self._engine(inner, {**passed, **prefix}, command, tuple(missing))
 
     def _runtime_env(self, flag: str, text: str, line: int) -> dict[str, Word]:
@@ -100,6 +105,7 @@ class Launcher:
         return {str(k): Word(str(v), line) for k, v in env.items()} if isinstance(env, dict) else {}
 
     def _docker(self, words: list[Word], command: Command) -> None:
+        env: dict[str, Word] = {}
         for index, word in enumerate(words):
             image = re.search(r"\b(vllm-ascend|verl|vllm)(?:-openai)?:v?(\d[\w.]*)", word.text)
             if image:
@@ -107,8 +113,22 @@ class Launcher:
             if word.text in ("-e", "--env") and index + 1 < len(words):
                 name, equals, value = words[index + 1].text.partition("=")
                 if equals:
-                    self._env(name, Word(value, words[index + 1].line), "both", command)
-                    self.launches += 1
+                    env[name] = Word(value, words[index + 1].line)
+        inner, prefix = unwrapped(in_container(words), {})
+        if program(inner) is not None:
+            self._engine(inner, {**env, **prefix}, command, ())
+            return
+        self._text(inner)
+        for name, given in env.items():
+            self._env(name, given, "both", command)
+            self.launches += 1
+
+    def _text(self, words: list[Word]) -> None:
+        """Note a shell that gets its commands as text: they are not followed."""
+        if words and PurePosixPath(words[0].text).name in ("bash", "sh"):
+            text = next((b for a, b in pairwise(words) if re.fullmatch(r"-[a-z]*c", a.text)), None)
+            if text is not None:
+                self.collector.unread(self._where(text.line), f"commands given as text: {_shown(text.text)}")
 
     def _installed(self, words: list[Word]) -> None:
         """Versions that `pip install NAME==VERSION` and `git clone -b TAG URL` bring."""
@@ -128,19 +148,29 @@ class Launcher:
     def _engine(
         self, words: list[Word], env: dict[str, Word], command: Command, missing: tuple[tuple[str, str], ...]
     ) -> None:
-        found = _program(words)
+        found = program(words)
         if found is None:
             return
         framework, arguments = found
-        if framework == "miles" and ("--train-backend", "fsdp") in pairwise(a.text for a in arguments):
-            framework = "miles-fsdp"
+        texts = [a.text for a in arguments]
+        if framework in ("slime", "miles") and (
+            ("--train-backend", "fsdp") in pairwise(texts) or "--train-backend=fsdp" in texts
+        ):
+            framework += "-fsdp"
         if framework == "unknown":
             if any(a.text.startswith("--") for a in arguments):
                 text = _shown(" ".join(w.text for w in words[:3]))
                 self.collector.unread(self._where(command.line), f"{text}: no launcher that is known here")
             return
         self.launches += 1
-        sides = {"vllm": ("rollout",), "sglang": ("rollout",), "megatron": ("train",)}.get(
+        if self.cluster and framework in _ON_RAY and not missing:
+            # the driver joins the cluster that `ray start` made; its workers have the environment of that moment
+            started = self.ray_env or {}
+            missing = tuple(
+                (n, self._where(w.line)) for n, w in env.items() if n not in started or started[n].text != w.text
+            )
+            env = started
+        sides = {"vllm": ("rollout",), "sglang": ("rollout",), "megatron": ("train",), "transformers": ("train",)}.get(
             framework, ("rollout", "train")
         )
         complete = not any(self._whole(a) for a in arguments)
@@ -251,7 +281,7 @@ class Launcher:
         seen[key] = (value, line)
 
     def _flags(self, framework: str, arguments: list[Word], command: Command) -> None:
-        form = "slime" if framework in ("slime", "miles", "miles-fsdp") else framework
+        form = "slime" if framework in ("slime", "miles", "slime-fsdp", "miles-fsdp") else framework
         seen: dict[str, tuple[str, int]] = {}
         for flag, values, line in _options(arguments):
             name, raw = _flag_name(form, flag)
@@ -299,66 +329,3 @@ def _options(arguments: list[Word]) -> Iterator[tuple[str, list[Word], int]]:
             values.append(word)
     if flag is not None:
         yield flag.text, values, flag.line
-
-
-def _unwrapped(words: list[Word], env: dict[str, Word]) -> tuple[list[Word], dict[str, Word]]:
-    """The command behind `nohup`, `env A=b` and the like, and the environment that it adds."""
-    while words:
-        name = PurePosixPath(words[0].text).name
-        if name == "env":
-            words = words[1:]
-            while words and (words[0].text.startswith("-") or re.match(r"^\w+=", words[0].text)):
-                key, equals, value = words[0].text.partition("=")
-                if equals and not key.startswith("-"):
-                    env[key] = Word(value, words[0].line)
-                words = words[1:]
-        elif name in _WRAPPERS:
-            words = words[1:]
-            while words and (words[0].text.startswith("-") or re.fullmatch(r"[\d.]+[smh]?", words[0].text)):
-                words = words[1:]
-        else:
-            break
-    return words, env
-
-
-def _program(words: list[Word]) -> tuple[str, list[Word]] | None:
-    """(framework, arguments) of a command that starts an engine; ("unknown", arguments) for another Python program."""
-    if not words:
-        return None
-    name = PurePosixPath(words[0].text).name
-    if name == "vllm" and len(words) > 1:
-        return ("vllm", words[2:]) if words[1].text == "serve" else None
-    python = re.fullmatch(r"python[\d.]*", name) is not None or UNKNOWN.fullmatch(words[0].text) is not None
-    if not python and name not in ("torchrun", "deepspeed", "accelerate", "msrun", "mpirun"):
-        return None
-    module, arguments = _module(words[1:])
-    if module is None:
-        return None
-    texts = [a.text for a in arguments]
-    flags = {t.partition("=")[0] for t in texts if t.startswith("--")}
-    if module.startswith("vllm.entrypoints"):
-        return "vllm", arguments
-    if module.startswith("sglang.launch_server"):
-        return "sglang", arguments
-    if module.startswith(("verl.", "recipe.")) or any(_VERL.match(t) for t in texts):
-        return "verl", arguments
-    if "--hf-checkpoint" in flags or any(f.startswith(("--sglang-", "--vllm-", "--rollout-")) for f in flags):
-        return ("miles" if "miles" in module or any("miles" in f for f in flags) else "slime"), arguments
-    if flags & _MEGATRON or re.search(r"(pretrain|posttrain)_", module):
-        return "megatron", arguments
-    return "unknown", arguments
-
-
-def _module(words: list[Word]) -> tuple[str | None, list[Word]]:
-    """The module or file that Python runs, behind launchers' own options, and its arguments."""
-    for index, word in enumerate(words):
-        if word.text == "-m" and index + 1 < len(words):
-            inner = words[index + 1].text
-            if inner in ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"):
-                return _module(words[index + 2 :])
-            return inner, words[index + 2 :]
-        if word.text == "-c":
-            return None, []
-        if word.text.endswith(".py"):
-            return word.text, words[index + 1 :]
-    return None, []

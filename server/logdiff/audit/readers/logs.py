@@ -27,6 +27,8 @@ _MARKERS = (
 )
 _HINTS = ("non-default args", "LLM engine", "API server version", " ..", "{'", " backend", "FA3", "attention_backend")
 """A line without any of these is passed over at once: logs have millions of lines."""
+_CALLED = re.compile(r"\w+Config\((.*)\)", re.S)
+_SPECULATIVE = {"num_spec_tokens": "num_speculative_tokens"}
 _ENGINE_KEYS = {"max_seq_len": "max_model_len", "chunked_prefill_enabled": "enable_chunked_prefill"}
 
 SIGN = re.compile(
@@ -100,6 +102,13 @@ def _engine(text: str, where: str, collector: Collector, seen: set[str]) -> None
     for part in _split(text):
         name, equals, value = part.strip().partition("=")
         if not equals or not re.fullmatch(r"\w+", name):
+            continue
+        if called := _CALLED.fullmatch(value):
+            for inner in _split(called[1]):
+                key, given, text = inner.strip().partition("=")
+                if given and name == "speculative_config":
+                    part = scalar(text.strip("'\""))
+                    collector.option("vllm", f"{name}.{_SPECULATIVE.get(key, key)}", part, where, "log")
             continue
         try:
             parsed: Any = literal(value) if value[:1] in "{['\"" else scalar(value.removeprefix("torch."))

@@ -14,7 +14,7 @@ _SIDES = ("rollout", "train")
 _PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_p": 0.0}
 _BYPASS_KEYS = ("bypass_mode", "bypass_old_logprob_for_rollout")
 
-_NOT_FUNCTION = frozenset(
+NOT_FUNCTION = frozenset(
     [
         "_name_or_path",
         "name_or_path",
@@ -273,7 +273,7 @@ def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested configuration as dotted keys, without what doesn't change the function and without nulls."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
-        if key in _NOT_FUNCTION or value is None:
+        if key in NOT_FUNCTION or value is None:
             continue
         if isinstance(value, dict):
             flat.update(_flat(value, f"{prefix}{key}."))
