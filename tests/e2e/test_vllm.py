@@ -341,6 +341,11 @@ def test_the_fingerprint_tells_what_the_engine_resolved(live: Live, prompts: Pat
     assert found["model"]["hidden_size"] == 256
     assert found["vocab_size"] == 1024
     assert found["eos_token_ids"] == [2]
+    (rank,) = found["dispatch"]["ranks"]
+    assert set(rank) == {"functions", "entries", "foreign"}
+    assert rank["entries"] > 500
+    assert rank["foreign"] == []
+    assert "dispatch" not in found["config"]["workers"][0]
     assert [entry["target"] for entry in found["patched"]][-1:] == ["CPUModelRunner._bookkeeping_sync"]
     assert os.environ.get("VLLM_CPU_KVCACHE_SPACE")
 
