@@ -47,8 +47,9 @@ def _section(data: dict[str, Any]) -> AuditSection:
     counts = data["counts"]
     engines = ", ".join(str(name) for name in data["frameworks"]) or "no engine"
     words = (
-        f"{counts['error']} errors, {counts['warning']} warnings and {counts['info']} notes over {data['settings']} "
-        f"settings of {engines}, by {data['rules']} rules."
+        f"{_count(counts['error'], 'error')}, {_count(counts['warning'], 'warning')} and "
+        f"{_count(counts['info'], 'note')} over {_count(data['settings'], 'setting')} of {engines}, by "
+        f"{data['rules']} rules."
     )
     unread = [
         f"{entry['file']}{'' if entry['line'] is None else ':' + str(entry['line'])}: {entry['why']}"
@@ -61,3 +62,7 @@ def _section(data: dict[str, Any]) -> AuditSection:
 def _row(finding: dict[str, Any]) -> dict[str, str]:
     row = {key: str(finding[key]) for key in ("severity", "side", "key", "where", "consequence", "fix", "title")}
     return {**row, "value": "not set" if finding["value"] is None else str(finding["value"])}
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

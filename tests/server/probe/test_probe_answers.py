@@ -66,6 +66,8 @@ def test_the_summary_counts_and_never_calls_nothing_fine() -> None:
     assert "linear (torch)" in MIXED["summary"]
     assert "1 did not run in the time" in MIXED["summary"]
     assert result(skipped=MIXED["skipped"])["summary"] == "Nothing was probed: out of time."
+    begun = {"op": "rope", "provider": "torch", "relation": "I:batch", "reason": "out of time", "shapes": [{"rows": 9}]}
+    assert "did not run" not in result(*MIXED["results"], skipped=[begun])["summary"]
 
 
 def test_the_matrix_has_a_cell_for_both_sides_of_a_comparison() -> None:
