@@ -159,6 +159,13 @@ TABLE = [
     ("other names", RUN.format(f"{V}max_num_seqs=8 {V}top_k=-1 {A}ppo_micro_batch_size=4"), {}, "near-miss", None),
     ("submitting shell only", SUBMIT.replace("{}", '{"env_vars": {"A": "1"}}'), {}, "env-not-passed", "warning"),
     (
+        "devices in the submitting shell",
+        "export CUDA_VISIBLE_DEVICES=0,1\nray job submit -- " + RUN.format(""),
+        {},
+        "env-not-passed",
+        None,
+    ),
+    (
         "in the runtime environment",
         SUBMIT.replace("{}", '{"env_vars": {"VLLM_BATCH_INVARIANT": "1"}}'),
         {},
