@@ -15,6 +15,7 @@ KERNELS = ROOT / "kernels" / "logdiff_kernels"
 LAYER = {  # a part may import parts of a lower number, and itself
     "errors": 0,
     "jsonio": 0,
+    "model_keys": 0,
     "skill": 0,
     "case": 1,
     "audit": 2,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def probe_list(*, python: str | None = None, on_progress: OnProgress | None = None) -> Done:
     """Operators, providers and relations that an interpreter knows (`logdiff-probe-list/1`)."""
-    from logdiff.probe import list_probes
+    from logdiff.probe.run import list_probes
 
     return Done({"format": "logdiff-probe-list/1", **list_probes(python)})
 
@@ -57,7 +57,8 @@ def probe_run(
         InputError: a name, shape, dtype, device or model that can't be used.
         EngineError: the runner died; finished checks are kept.
     """
-    from logdiff.probe import exit_code, make_plan, parse_shapes, run_probes, summary
+    from logdiff.probe import exit_code, make_plan, parse_shapes, summary
+    from logdiff.probe.run import run_probes
 
     plan = make_plan(
         list(ops), providers=providers, relations=relations, dtype=dtype, device=device, seed=seed,

@@ -16,7 +16,7 @@ from logdiff.audit.rule import Rule, load_rules
 from logdiff.audit.settings import SIDES, Setting, Unknown
 from logdiff.audit.values import same
 from logdiff.audit.versions import within
-from logdiff.measure.gates.configuration import NOT_FUNCTION
+from logdiff.model_keys import NOT_FUNCTION
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ import psutil
 import pytest
 from logdiff.cli.app import run
 from logdiff.errors import LogdiffError
-from logdiff.probe import make_plan, run_probes
+from logdiff.probe import make_plan
+from logdiff.probe.run import run_probes
 
 SMALL = ["rms_norm", "--provider", "torch", "--relations", "I:batch,I:order", "--shape", "rows=3,n=64"]
 

@@ -9,71 +9,11 @@ from typing import Any
 from logdiff.case.batch import PairMeta
 from logdiff.measure.facts import RunFacts
 from logdiff.measure.gates.gate import Gate
+from logdiff.model_keys import NOT_FUNCTION
 
 _SIDES = ("rollout", "train")
 _PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_p": 0.0}
 _BYPASS_KEYS = ("bypass_mode", "bypass_old_logprob_for_rollout")
-
-NOT_FUNCTION = frozenset(
-    [
-        "_name_or_path",
-        "name_or_path",
-        "architectures",
-        "transformers_version",
-        "torch_dtype",
-        "dtype",
-        "use_cache",
-        "output_attentions",
-        "output_hidden_states",
-        "output_router_logits",
-        "return_dict",
-        "return_dict_in_generate",
-        "is_decoder",
-        "is_encoder_decoder",
-        "attn_implementation",
-        "_attn_implementation",
-        "_attn_implementation_autoset",
-        "experts_implementation",
-        "_experts_implementation",
-        "bos_token_id",
-        "pad_token_id",
-        "eos_token_id",
-        "sep_token_id",
-        "decoder_start_token_id",
-        "initializer_range",
-        "attention_dropout",
-        "hidden_dropout",
-        "resid_pdrop",
-        "embd_pdrop",
-        "attn_pdrop",
-        "classifier_dropout",
-        "router_aux_loss_coef",
-        "router_jitter_noise",
-        "gradient_checkpointing",
-        "pretraining_tp",
-        "id2label",
-        "label2id",
-        "num_labels",
-        "problem_type",
-        "task_specific_params",
-        "chunk_size_feed_forward",
-        "torchscript",
-        "quantization_config",
-        "max_position_embeddings",
-        "tie_encoder_decoder",
-        "add_cross_attention",
-        "cross_attention_hidden_size",
-        "finetuning_task",
-        "prefix",
-        "pruned_heads",
-        "tokenizer_class",
-        "use_bfloat16",
-        "tf_legacy_loss",
-        "unsloth_version",
-        "auto_map",
-    ]
-)
-"""Keys of a model configuration that do not change the function computed over given ids (or stand elsewhere)."""
 
 
 @dataclass(slots=True)
