@@ -16,7 +16,9 @@ from tests.kernels.ascendc.covering_laws import check
 
 def _product() -> Iterator[ParameterSet]:
     for case, arch, mmad in product(cases.CASES, covering.ARCHS, Mmad):
-        mark = pytest.mark.slow(seconds=60 if covering.quadratic(case.name) else 2, alone=True)
+        backward = case.name.startswith("attention_backward")
+        seconds = (250 if backward else 80) if covering.quadratic(case.name) else 5
+        mark = pytest.mark.slow(seconds=seconds, alone=True)
         yield pytest.param(case, arch, mmad, marks=mark, id=f"{case.name}-{arch}-{mmad.name.lower()}")
 
 
