@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logdiff.actions.done import Done, PathLike
-from logdiff.errors import CaseError, InputError
+from logdiff.errors import InputError
 
 if TYPE_CHECKING:
     from logdiff.audit import Audit
@@ -70,18 +70,8 @@ def _write_effective(path: Path, done: Audit) -> None:
 def _stored(folder: Path, data: dict[str, Any], done: Audit, inputs: dict[str, Any]) -> dict[str, Any]:
     from logdiff.case import Case
 
-    if (folder / "manifest.json").is_file():
-        case = Case.open(folder)
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CaseError("the folder is no case", value=str(folder), hint="give a case folder or a new one with --case")
-    else:
-        case = Case.create(folder, "audit", "audit", inputs)
-    with case:
-        sealed = case.is_complete
-        case.unseal("audited")
+    with Case.open_or_create(folder, "audit", inputs) as case, case.extended("audited"):
         written = case.write_json("results/audit-effective.json", {"settings": done.table.as_rows()})
         data = {**data, "case": str(case.path), "effective": data["effective"] or str(written)}
         case.write_result("audit", data)
-        if sealed or not case.missing():
-            case.seal()
     return data

@@ -42,7 +42,7 @@ def run(
 
     limits = parse_fail_above(fail_above) if fail_above is not None else None
     loaded = load_run_file(Path(run_file))
-    changes: dict[str, Any] = {} if align is None else {"ops": _names(align)}
+    changes: dict[str, Any] = {} if align is None else {"ops": operator_names(align)}
     if tokens is not None:
         changes["tokens"] = str(Path(tokens).absolute())
     if changes:
@@ -53,7 +53,8 @@ def run(
     return Done(measured_result(found, made, limits), found.exit_code(limits))
 
 
-def _names(text: str) -> str | list[str]:
+def operator_names(text: str) -> str | list[str]:
+    """`align.ops` of a run file from "all" or names with commas."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     return "all" if names == ["all"] else names
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logdiff.actions.capture import operator_names
 from logdiff.actions.done import Done, PathLike
-from logdiff.errors import CaseError
 
 if TYPE_CHECKING:
     from logdiff.case import Case
@@ -36,6 +36,7 @@ def dispatch(
         case: case folder that keeps the result as `results/dispatch.json`; made where there is none.
         on_progress: takes progress.
     """
+    from logdiff.case import Case
     from logdiff.dispatch.inspect import inspect
     from logdiff.dispatch.toggle import SIDES
     from logdiff.errors import InputError
@@ -43,12 +44,12 @@ def dispatch(
 
     run = load_run_file(Path(run_file))
     if align is not None:
-        names = [name.strip() for name in align.split(",") if name.strip()]
-        run = run.with_align(ops="all" if names == ["all"] else names)
+        run = run.with_align(ops=operator_names(align))
     if side is not None and side not in SIDES:
         raise InputError(f"unknown side {side!r}", value=side, hint="rollout or train")
     wanted = [p.strip() for p in phases.split(",") if p.strip()] if isinstance(phases, str) else list(phases or [])
-    opened = None if case is None else _opened(Path(case), str(run_file))  # before minutes of engines, not after
+    inputs = {"run_file": str(run_file)}
+    opened = None if case is None else Case.open_or_create(case, "dispatch", inputs)  # before minutes of engines
     try:
         data, documents = inspect(
             run, sides=SIDES if side is None else (side,), phases=wanted, toggles=toggles, on_progress=on_progress
@@ -61,23 +62,10 @@ def dispatch(
     return Done(data, 1 if data["findings"] else 0)
 
 
-def _opened(folder: Path, source: str) -> Case:
-    from logdiff.case import Case
-
-    if (folder / "manifest.json").is_file():
-        return Case.open(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CaseError("the folder is no case", value=str(folder), hint="give a case folder or a new one with --case")
-    return Case.create(folder, "dispatch", "dispatch", {"run_file": source})
-
-
 def _stored(case: Case, data: dict[str, Any], documents: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    sealed = case.is_complete
-    case.unseal("dispatch")
-    data = {**data, "case": str(case.path)}
-    for side, document in documents.items():
-        case.write_json(f"results/dispatch-{side}.json", document)
-    case.write_result("dispatch", data)
-    if sealed or not case.missing():
-        case.seal()
+    with case.extended("dispatch"):
+        data = {**data, "case": str(case.path)}
+        for side, document in documents.items():
+            case.write_json(f"results/dispatch-{side}.json", document)
+        case.write_result("dispatch", data)
     return data

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logdiff.actions.done import Done, PathLike
-from logdiff.errors import CaseError
 
 if TYPE_CHECKING:
     from logdiff.target.engine import OnProgress
@@ -39,17 +38,7 @@ def dispatch_profile(
 def _stored(folder: Path, data: dict[str, Any], profiles: list[str]) -> dict[str, Any]:
     from logdiff.case import Case
 
-    if (folder / "manifest.json").is_file():
-        case = Case.open(folder)
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CaseError("the folder is no case", value=str(folder), hint="give a case folder or a new one with --case")
-    else:
-        case = Case.create(folder, "profile", "profile", {"profiles": profiles})
-    with case:
-        sealed = case.is_complete
-        case.unseal("dispatch-profile")
+    with Case.open_or_create(folder, "profile", {"profiles": profiles}) as case, case.extended("dispatch-profile"):
         data = {**data, "case": str(case.path)}
         case.write_result("dispatch-profile", data)
-        if sealed or not case.missing():
-            case.seal()
     return data

@@ -54,11 +54,8 @@ def _measure_case(folder: PathLike, limits: dict[str, float] | None, on_progress
         if case.has_result("measure"):
             found = found.with_floor(case.read_result("measure").get("floor") or {})
         result = measured_result(found, case, limits)
-        sealed = case.is_complete
-        case.unseal("measured again")
-        case.write_result("measure", result)
-        if sealed or not case.missing():
-            case.seal()
+        with case.extended("measured again"):
+            case.write_result("measure", result)
     return Done(result, found.exit_code(limits))
 
 

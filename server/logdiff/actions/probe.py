@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logdiff.actions.done import Done, PathLike
-from logdiff.errors import CaseError
 
 if TYPE_CHECKING:
     from logdiff.target.engine import OnProgress
@@ -57,6 +56,7 @@ def probe_run(
         InputError: a name, shape, dtype, device or model that can't be used.
         EngineError: the runner died; finished checks are kept.
     """
+    from logdiff.case.case import is_case
     from logdiff.probe import exit_code, make_plan, parse_shapes, summary
     from logdiff.probe.run import run_probes
 
@@ -65,12 +65,13 @@ def probe_run(
         seconds=max_seconds, model=None if model is None else _folder(str(model), python, on_progress),
         shapes=parse_shapes(shapes),
     )  # fmt: skip
-    folder = None if case is None else _checked(Path(case))
+    if case is not None:
+        is_case(Path(case))  # refused before minutes of probes, not after
     data = run_probes(plan, python=python, fresh=fresh, on_progress=on_progress)
     data["summary"] = summary(data)
     data["case"] = None
-    if folder is not None:
-        data = _stored(folder, data, plan.task())
+    if case is not None:
+        data = _stored(Path(case), data, plan.task())
     return Done(data, exit_code(data))
 
 
@@ -85,24 +86,10 @@ def _folder(model: str, python: str | None, on_progress: OnProgress | None) -> P
     return Path(model)
 
 
-def _checked(folder: Path) -> Path:
-    if not (folder / "manifest.json").is_file() and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CaseError("the folder is no case", value=str(folder), hint="give a case folder or a new one with --case")
-    return folder
-
-
 def _stored(folder: Path, data: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
     from logdiff.case import Case
 
-    if (folder / "manifest.json").is_file():
-        case = Case.open(folder)
-    else:
-        case = Case.create(folder, "probe", "probe", {"asked": asked})
-    with case:
-        sealed = case.is_complete
-        case.unseal("probed")
+    with Case.open_or_create(folder, "probe", {"asked": asked}) as case, case.extended("probed"):
         data = {**data, "case": str(case.path)}
         case.write_result("probe", data)
-        if sealed or not case.missing():
-            case.seal()
     return data

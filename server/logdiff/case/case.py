@@ -8,6 +8,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -116,6 +117,16 @@ class Case:
         manifest.write(case.path)
         case.journal.append("created", id=manifest.id, kind=kind, logdiff=__version__)
         return case
+
+    @classmethod
+    def open_or_create(cls, path: str | os.PathLike[str], kind: str, inputs: dict[str, Any]) -> Case:
+        """The case in a folder, or a new one there, named after its kind.
+
+        Raises:
+            CaseError: as `open`, or the folder holds something else.
+        """
+        folder = Path(path)
+        return cls.open(folder) if is_case(folder) else cls.create(folder, kind, kind, inputs)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, verify: bool = True) -> Case:
@@ -254,6 +265,15 @@ class Case:
         self.manifest.write(self.path)
         self.journal.append("unsealed", reason=reason)
 
+    @contextmanager
+    def extended(self, reason: str) -> Iterator[None]:
+        """Open for more results, and sealed afterwards where it was sealed before or lacks nothing."""
+        sealed = self.is_complete
+        self.unseal(reason)
+        yield
+        if sealed or not self.missing():
+            self.seal()
+
     def _missing_files(self) -> list[str]:
         from logdiff.case.token_reader import table_problem
 
@@ -341,3 +361,16 @@ class Case:
                     raise CaseError(
                         "the case was sealed by another process", value=str(self.path), hint="open it again"
                     )
+
+
+def is_case(folder: Path) -> bool:
+    """Whether a folder holds a case; False where one can be made there.
+
+    Raises:
+        CaseError: it holds something else.
+    """
+    if (folder / MANIFEST).is_file():
+        return True
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CaseError("the folder is no case", value=str(folder), hint="give a case folder or a new one with --case")
+    return False
