@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from logdiff.report.texts import FILE_LIMIT
+from logdiff.report.files import read_section
 from logdiff.report.wording import visible
 
 DIFFERENCES = 100
@@ -29,22 +28,10 @@ class ProfileSection:
 
 def read_profile_section(case: Path, missing: list[str]) -> ProfileSection | None:
     """The section of a case folder; None where no profile was read. A broken file is told in `missing`."""
-    path = case / "results" / "dispatch-profile.json"
-    try:
-        if path.stat().st_size > FILE_LIMIT:
-            missing.append(f"results/dispatch-profile.json is larger than {FILE_LIMIT >> 20} MiB and was not read.")
-            return None
-        return _section(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        missing.append(f"results/dispatch-profile.json can't be used: {type(error).__name__}: {error}")
-        return None
+    return read_section(case, "dispatch-profile", "logdiff-dispatch/1", missing, _section)
 
 
 def _section(data: dict[str, Any]) -> ProfileSection:
-    if data.get("format") != "logdiff-dispatch/1":
-        raise ValueError(f"format {data.get('format')!r}, not logdiff-dispatch/1")
     profile = data["profile"]
     sides = profile["sides"]
     words = [

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from logdiff.report.texts import FILE_LIMIT
+from logdiff.report.files import read_section
 
 ROWS = 200
 
@@ -25,22 +24,10 @@ class AuditSection:
 
 def read_audit(case: Path, missing: list[str]) -> AuditSection | None:
     """The section of a case folder; None where nobody audited. A broken file is told in `missing`."""
-    path = case / "results" / "audit.json"
-    try:
-        if path.stat().st_size > FILE_LIMIT:
-            missing.append(f"results/audit.json is larger than {FILE_LIMIT >> 20} MiB and was not read.")
-            return None
-        return _section(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        missing.append(f"results/audit.json can't be used: {type(error).__name__}: {error}")
-        return None
+    return read_section(case, "audit", "logdiff-audit/1", missing, _section)
 
 
 def _section(data: dict[str, Any]) -> AuditSection:
-    if data.get("format") != "logdiff-audit/1":
-        raise ValueError(f"format {data.get('format')!r}, not logdiff-audit/1")
     rows = [_row(finding) for finding in data["findings"]]
     grave = [row for row in rows if row["severity"] != "info"]
     notes = [row for row in rows if row["severity"] == "info"]

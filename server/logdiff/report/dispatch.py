@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logdiff.report.axes import Plot
+from logdiff.report.files import read_section
 from logdiff.report.palette import FLOOR, GRID, INK, MUTED, PAIR_COLOURS
-from logdiff.report.texts import FILE_LIMIT
 from logdiff.report.wording import visible
 
 if TYPE_CHECKING:
@@ -48,22 +47,10 @@ class DispatchSection:
 
 def read_dispatch(case: Path, missing: list[str]) -> DispatchSection | None:
     """The section of a case folder; None where nobody looked. A broken file is told in `missing`."""
-    path = case / "results" / "dispatch.json"
-    try:
-        if path.stat().st_size > FILE_LIMIT:
-            missing.append(f"results/dispatch.json is larger than {FILE_LIMIT >> 20} MiB and was not read.")
-            return None
-        return _section(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        missing.append(f"results/dispatch.json can't be used: {type(error).__name__}: {error}")
-        return None
+    return read_section(case, "dispatch", "logdiff-dispatch/1", missing, _section)
 
 
 def _section(data: dict[str, Any]) -> DispatchSection:
-    if data.get("format") != "logdiff-dispatch/1":
-        raise ValueError(f"format {data.get('format')!r}, not logdiff-dispatch/1")
     pair, rows = next(iter(data["tables"].items()), ("", []))
     count = len(data["findings"])
     found = f"{count} finding{'' if count == 1 else 's'}" if count else "No finding"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from logdiff.report.texts import FILE_LIMIT, read_texts
 
 if TYPE_CHECKING:
     from logdiff.case import Case
+
+
+_Section = TypeVar("_Section")
 
 
 @dataclass(slots=True)
@@ -48,6 +52,35 @@ def _object(path: Path, problems: list[str], label: str) -> dict[str, Any]:
         problems.append(f"{label} holds {type(value).__name__}, not an object, and was not used.")
         return {}
     return value
+
+
+def read_section(
+    case: Path, name: str, form: str, missing: list[str], make: Callable[[dict[str, Any]], _Section]
+) -> _Section | None:
+    """What `make` gives for `results/NAME.json` of a case folder; None where there is none.
+
+    Args:
+        case: the folder.
+        name: of the result.
+        form: its `format`.
+        missing: takes words about a file that is too large, broken, or of another format.
+        make: the section of a page; may trip over a field that is absent or of another type.
+    """
+    label = f"results/{name}.json"
+    path = case / label
+    try:
+        if path.stat().st_size > FILE_LIMIT:
+            missing.append(f"{label} is larger than {FILE_LIMIT >> 20} MiB and was not read.")
+            return None
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data.get("format") != form:
+            raise ValueError(f"format {data.get('format')!r}, not {form}")
+        return make(data)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        missing.append(f"{label} can't be used: {type(error).__name__}: {error}")
+        return None
 
 
 def _section(value: Any) -> dict[str, Any]:

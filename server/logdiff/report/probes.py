@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logdiff.probe.judge import FAILS, HOLDS, UNPROVEN, Cell, matrix, short, state, why
 from logdiff.report.axes import Plot
+from logdiff.report.files import read_section
 from logdiff.report.palette import FLOOR, GRID, INK, MUTED, PAIR_COLOURS
-from logdiff.report.texts import FILE_LIMIT
 from logdiff.report.wording import visible
 
 if TYPE_CHECKING:
@@ -41,23 +40,10 @@ class ProbeSection:
 
 def read_probes(case: Path, missing: list[str]) -> ProbeSection | None:
     """The section of a case folder; None where nobody probed. A broken file is told in `missing`."""
-    path = case / "results" / "probe.json"
-    try:
-        if path.stat().st_size > FILE_LIMIT:
-            missing.append(f"results/probe.json is larger than {FILE_LIMIT >> 20} MiB and was not read.")
-            return None
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return _section(data)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        missing.append(f"results/probe.json can't be used: {type(error).__name__}: {error}")
-        return None
+    return read_section(case, "probe", "logdiff-probe/1", missing, _section)
 
 
 def _section(data: dict[str, Any]) -> ProbeSection:
-    if data.get("format") != "logdiff-probe/1":
-        raise ValueError(f"format {data.get('format')!r}, not logdiff-probe/1")
     failing = [entry for entry in data["results"] if state(entry) == FAILS]
     reasons: dict[str, int] = {}
     for entry in data["skipped"]:
