@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any
 
-import yaml
-
+from logdiff.audit.data import packaged
 from logdiff.audit.effective import Table
 from logdiff.audit.keys import canonical, catalogue
 from logdiff.audit.rule import Rule, load_rules
@@ -79,45 +77,19 @@ _NO_FUNCTION = NOT_FUNCTION | {"folder", "is_moe", "quant_method"}
 @lru_cache(maxsize=1)
 def _compared_keys() -> frozenset[str]:
     """Canonical keys that a rule compares between the sides."""
-    found: set[str] = set()
-
-    def visit(condition: Any) -> None:
-        if condition is None:
-            return
-        for part in (condition.all, condition.any, condition.none):
-            for inner in part or ():
-                visit(inner)
-        if condition.differs_across_sides:
-            found.add(condition.differs_across_sides)
-
-    for rule in load_rules().rules:
-        visit(rule.when)
-    return frozenset(found)
+    leaves = (leaf for rule in load_rules().rules if rule.when is not None for leaf in rule.when.leaves())
+    return frozenset(leaf.differs_across_sides for leaf in leaves if leaf.differs_across_sides)
 
 
 @lru_cache(maxsize=1)
 def _judged_keys() -> frozenset[str]:
-    """Canonical keys that a rule asks for."""
-    found: set[str] = set()
-
-    def visit(condition: Any) -> None:
-        if condition is None:
-            return
-        for part in (condition.all, condition.any, condition.none):
-            for inner in part or ():
-                visit(inner)
-        for key in (condition.key, condition.differs_from):
-            if key:
-                found.add(key.partition(".")[2])
-        for key in (condition.differs_across_sides, condition.one_side_only):
-            if key:
-                found.add(key)
-
+    """Canonical keys that a rule or a term asks for."""
     rules = load_rules()
-    for rule in rules.rules:
-        visit(rule.when)
-    for term in rules.terms.values():
-        visit(term)
+    found: set[str] = set()
+    for condition in (*(rule.when for rule in rules.rules if rule.when is not None), *rules.terms.values()):
+        for leaf in condition.leaves():
+            found |= {key.partition(".")[2] for key in (leaf.key, leaf.differs_from) if key}
+            found |= {key for key in (leaf.differs_across_sides, leaf.one_side_only) if key}
     return frozenset(found)
 
 
@@ -228,8 +200,7 @@ def unknown_key(table: Table, rule: Rule) -> Iterator[Hit]:
 @lru_cache(maxsize=1)
 def matrix() -> list[dict[str, Any]]:
     """Combinations of versions: `rules/matrix.yaml`."""
-    text = (files("logdiff.audit") / "rules" / "matrix.yaml").read_text(encoding="utf-8")
-    found: list[dict[str, Any]] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["combinations"]
+    found: list[dict[str, Any]] = packaged("rules/matrix.yaml")["combinations"]
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from logdiff.audit.keys import Key, catalogue
 from logdiff.audit.settings import ORIGINS, SIDES, Evidence, Setting, Unknown
 from logdiff.audit.values import comparable
-from logdiff.audit.versions import parse_version, within
+from logdiff.audit.versions import within
 
 _OWN_MODEL = frozenset({"megatron", "slime", "miles"})
 """Frameworks whose train side builds its model from arguments, not from config.json."""
@@ -244,9 +244,3 @@ def _model_name(path: Any) -> str:
     if re.match(r"(global_?)?(step|iter|checkpoint|ckpt|epoch|version|v|run|exp)[-_]?\d", name):
         return ""
     return name
-
-
-def version_text(text: str) -> str:
-    """A version as findings show it."""
-    parsed = parse_version(text)
-    return text if parsed is None else str(text)

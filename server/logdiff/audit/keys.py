@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any
 
-import yaml
+from logdiff.audit.data import packaged
 
 FORMS = ("verl", "vllm", "sglang", "megatron", "slime", "hf", "run", "transformers")
 """Whose spelling an alias is: `megatron` covers MindSpeed and the dotted names of TransformerConfig."""
@@ -51,8 +50,7 @@ class Catalogue:
 @lru_cache(maxsize=1)
 def catalogue() -> Catalogue:
     """The table, read once."""
-    text = (files("logdiff.audit") / "keys.yaml").read_text(encoding="utf-8")
-    data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    data = packaged("keys.yaml")
     found = Catalogue(
         env_names=frozenset(data["environment"]),
         other={form: frozenset(names) for form, names in data["other_names"].items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from importlib.resources import files
 from typing import Annotated, Any, Literal
@@ -10,12 +11,12 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from logdiff.audit.data import LOADER
 from logdiff.audit.versions import specifier
 from logdiff.errors import InputError
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
-CHECKS = ("driver_only", "set_twice", "near_miss", "model_keys", "matrix", "unknown_key")
 _KEY = re.compile(r"^(rollout|train|any)\.[\w.-]+$")
 _TESTS = ("equals", "not", "in", "not_in", "greater", "less", "matches", "set", "absent", "differs_from")
 
@@ -80,6 +81,14 @@ class Condition(_Strict):
         elif rest:
             raise ValueError(f"{sorted(heads)[0]} stands alone, got {sorted(rest)} as well")
         return self
+
+    def leaves(self) -> Iterator[Condition]:
+        """The conditions below all, any and none that stand alone, or this one."""
+        inner = [part for group in (self.all, self.any, self.none) for part in group or ()]
+        if not inner:
+            yield self
+        for part in inner:
+            yield from part.leaves()
 
     @cached_property
     def test(self) -> str:
@@ -155,7 +164,7 @@ def parse_rules(texts: dict[str, str]) -> Rules:
     terms: dict[str, Condition] = {}
     for name, text in texts.items():
         try:
-            data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            data = yaml.load(text, Loader=LOADER)
             parsed = RuleFile.model_validate(data or {})
         except yaml.YAMLError as error:
             raise InputError(f"rule file {name} is no valid YAML: {' '.join(str(error).split())}", value=name) from None
@@ -168,20 +177,11 @@ def parse_rules(texts: dict[str, str]) -> Rules:
         if rule.id in seen:
             raise InputError("a rule id stands twice", value=rule.id, hint="give each rule its own id")
         seen.add(rule.id)
-        for term in _terms(rule.when):
-            if term not in terms:
-                raise InputError(f"rule {rule.id} uses a term that is nowhere", value=term,
+        for leaf in rule.when.leaves() if rule.when is not None else ():
+            if leaf.term and leaf.term not in terms:
+                raise InputError(f"rule {rule.id} uses a term that is nowhere", value=leaf.term,
                                  hint=f"known terms: {', '.join(sorted(terms))}")  # fmt: skip
     return Rules(rules=tuple(rules), terms=terms)
-
-
-def _terms(condition: Condition | None) -> list[str]:
-    if condition is None:
-        return []
-    found = [condition.term] if condition.term else []
-    for part in (condition.all, condition.any, condition.none):
-        found += [t for inner in part or () for t in _terms(inner)]
-    return found
 
 
 def _explained(name: str, data: Any, error: ValidationError) -> InputError:

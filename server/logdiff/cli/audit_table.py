@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from logdiff.audit.words import tally
 from logdiff.report.wording import visible
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
@@ -35,10 +36,7 @@ def audit_table(data: dict[str, Any]) -> list[Any]:
             parts.append(f"  and {len(data['unread']) - _UNREAD} more (--json has all)")
     counts = data["counts"]
     parts.append("")
-    parts.append(
-        f"{_count(counts['error'], 'error')}, {_count(counts['warning'], 'warning')}, {_count(counts['info'], 'note')} "
-        f"from {data['rules']} rules over {data['settings']} settings"
-    )
+    parts.append(f"{tally(counts)} from {data['rules']} rules over {data['settings']} settings")
     if data.get("case"):
         parts.append(f"case: {data['case']}")
     return parts
@@ -84,7 +82,3 @@ def _notes(notes: list[dict[str, Any]]) -> Table:
             text.append(f"\n{visible(note['consequence'], 300)}", style="dim")
         table.add_row(f"  {note['side']}", text)
     return table
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from logdiff.audit.words import counted, tally
 from logdiff.mcp.results import Facts, NextStep
 from logdiff.mcp.summaries import clip
 
@@ -22,21 +23,14 @@ def summary(data: Facts) -> str:
     """How many of what, and the first one."""
     counts = data["counts"]
     engines = ", ".join(data["frameworks"]) or "no engine"
-    text = (
-        f"{_count(counts['error'], 'error')}, {_count(counts['warning'], 'warning')}, {_count(counts['info'], 'note')} "
-        f"over {_count(data['settings'], 'setting')} of {engines}."
-    )
+    text = f"{tally(counts)} over {counted(data['settings'], 'setting')} of {engines}."
     grave = [f for f in data["findings"] if f["severity"] != "info"]
     if grave:
         first = grave[0]
         text += f" First: {clip(first['title'], 120)} ({clip(first['key'], 100)} at {clip(first['where'], 160)})."
     if data["unread"]:
-        text += f" {_count(len(data['unread']), 'place')} could not be read or followed."
+        text += f" {counted(len(data['unread']), 'place')} could not be read or followed."
     return text
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def steps(data: Facts) -> list[NextStep]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from logdiff.audit.words import counted
 from logdiff.report.files import read_section
 
 ROWS = 200
@@ -34,8 +35,8 @@ def _section(data: dict[str, Any]) -> AuditSection:
     counts = data["counts"]
     engines = ", ".join(str(name) for name in data["frameworks"]) or "no engine"
     words = (
-        f"{_count(counts['error'], 'error')}, {_count(counts['warning'], 'warning')} and "
-        f"{_count(counts['info'], 'note')} over {_count(data['settings'], 'setting')} of {engines}, by "
+        f"{counted(counts['error'], 'error')}, {counted(counts['warning'], 'warning')} and "
+        f"{counted(counts['info'], 'note')} over {counted(data['settings'], 'setting')} of {engines}, by "
         f"{data['rules']} rules."
     )
     unread = [
@@ -49,7 +50,3 @@ def _section(data: dict[str, Any]) -> AuditSection:
 def _row(finding: dict[str, Any]) -> dict[str, str]:
     row = {key: str(finding[key]) for key in ("severity", "side", "key", "where", "consequence", "fix", "title")}
     return {**row, "value": "not set" if finding["value"] is None else str(finding["value"])}
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

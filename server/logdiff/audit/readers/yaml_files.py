@@ -8,13 +8,13 @@ from typing import Any
 
 import yaml
 
+from logdiff.audit.data import LOADER
 from logdiff.audit.keys import catalogue
 from logdiff.audit.readers.collect import Collector
 from logdiff.audit.settings import Setting, Unknown
 from logdiff.audit.values import MAX_ITEMS, flatten, hydra, scalar
 
 _MAX_DEPTH = 60
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BOOLS = {"yes": True, "on": True, "no": False, "off": False}
 
 
@@ -31,7 +31,7 @@ def parse_yaml(text: str) -> Any:
 
 def _compose(text: str) -> Any:
     try:
-        return yaml.compose(text, Loader=_Loader)
+        return yaml.compose(text, Loader=LOADER)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         words = " ".join(str(error).split())
         raise ValueError(f"no valid YAML: {words[:200]}") from None
