@@ -179,22 +179,14 @@ def _planned(workspace: Workspace, record: Record, data: Facts, case: str, detai
 
 
 def _dispatched(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> DispatchResult:
-    if data.get("source") == profile_words.SOURCE:
-        return DispatchResult(
-            summary=profile_words.summary(data),
-            verdict=profile_words.verdict(data),
-            next_steps=profile_words.steps(data),
-            format=data.get("format"),
-            exit_code=record.exit_code,
-            facts=profile_words.facts(data, detail),
-        )
+    words: Any = profile_words if data.get("source") == profile_words.SOURCE else dispatch_words
     return DispatchResult(
-        summary=dispatch_words.summary(data),
-        verdict=dispatch_words.verdict(data),
-        next_steps=dispatch_words.steps(data, case),
+        summary=words.summary(data),
+        verdict=words.verdict(data),
+        next_steps=words.steps(data, case),
         format=data.get("format"),
         exit_code=record.exit_code,
-        facts=dispatch_words.facts(data, detail),
+        facts=words.facts(data, detail),
     )
 
 
