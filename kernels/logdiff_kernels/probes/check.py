@@ -137,14 +137,22 @@ def run(
             lambda: time.monotonic() > deadline + 2.0,
         )  # fmt: skip
         entry = _entry(check, setting, False, seen, how, tried)
-        entry["smallest_failing_shape"] = small
-        entry["detail"] |= {
-            "found_at": shape, "shrunk": whole, "difference": difference.as_dict(),
-            "inputs": _inputs(check, small, setting), "repeat": repeat(check, small, setting),
-        }  # fmt: skip
-        return entry, []
+        entry["detail"]["difference"] = difference.as_dict()
+        return _failed(entry, check, setting, shape, small, whole), []
     _refusals(refused, tried)
     return _entry(check, setting, True if compared else None, seen, how, tried), []
+
+
+def _failed(
+    entry: dict[str, Any], check: Check, setting: Setting, found_at: Shape, small: Shape, whole: bool
+) -> dict[str, Any]:
+    """The entry with the smallest failing shape and what repeats it."""
+    entry["smallest_failing_shape"] = small
+    entry["detail"] |= {
+        "found_at": found_at, "shrunk": whole, "inputs": _inputs(check, small, setting),
+        "repeat": repeat(check, small, setting),
+    }  # fmt: skip
+    return entry
 
 
 def _unfinished(entry: dict[str, Any], left: list[Shape]) -> dict[str, Any]:
@@ -356,23 +364,20 @@ def _judged(
                 again = judged(s, impl)
             except Exception:
                 return None
-            if again.ok:
-                return None
-            place = again.facts.get("worst", {"output": 0, "row": 0})
-            return Difference("against fp64", place["output"], place["row"], (), ("", ""), (0.0, 0.0), 0, 0, 0, 0)
+            return None if again.ok else _from_exact(again)
 
-        start = wrong(shape)
-        assert start is not None
+        start = _from_exact(verdict)
         small, _, whole = shrink(check.family, shape, start, wrong, lambda: time.monotonic() > deadline + 2.0)
         entry = _with(_entry(check, setting, False, seen, how, tried), judged(small, impl).facts | {"shape": small})
-        entry["smallest_failing_shape"] = small
-        entry["detail"] |= {
-            "found_at": shape, "shrunk": whole, "inputs": _inputs(check, small, setting),
-            "repeat": repeat(check, small, setting),
-        }  # fmt: skip
-        return entry, []
+        return _failed(entry, check, setting, shape, small, whole), []
     _refusals(refused, tried)
     return _with(_entry(check, setting, True if tried else None, seen, how, tried), worst), []
+
+
+def _from_exact(verdict: accuracy.Verdict) -> Difference:
+    """The worst place of a verdict, as shrinking takes it."""
+    place = verdict.facts.get("worst", {"output": 0, "row": 0})
+    return Difference("against fp64", place["output"], place["row"], (), ("", ""), (0.0, 0.0), 0, 0, 0, 0)
 
 
 def _with(entry: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,17 @@ def rows_of(result: Result, index: list[int]) -> list[Result]:
     return [tuple(x[i : i + 1] for x in result) for i in index]
 
 
+def _compared(variant: str, index: list[int], base: Result, varied: Result) -> Trial:
+    """The same rows of two results."""
+    return Trial(variant, index, rows_of(base, index), rows_of(varied, index))
+
+
+def compiled(impl: Impl) -> Callable[..., Any]:
+    """The call, compiled anew for the shapes that it gets."""
+    torch._dynamo.reset()
+    return torch.compile(impl.call, dynamic=False)
+
+
 def _batch(impl: Impl, problem: Problem) -> Iterator[Trial]:
     count = problem.count
     if count < 2:
@@ -35,7 +47,7 @@ def _batch(impl: Impl, problem: Problem) -> Iterator[Trial]:
     for fewer in sorted({count // 2, count - 1} - {0, 1}):
         part = whole(impl, problem.take(slice(0, fewer)))
         index = spread(fewer)
-        yield Trial(f"{count} rows against {fewer}", index, rows_of(full, index), rows_of(part, index))
+        yield _compared(f"{count} rows against {fewer}", index, full, part)
 
 
 def _order(impl: Impl, problem: Problem) -> Iterator[Trial]:
@@ -52,7 +64,7 @@ def _order(impl: Impl, problem: Problem) -> Iterator[Trial]:
         back = torch.empty(count, dtype=torch.int64)
         back[order] = torch.arange(count)
         again = tuple(x[back] for x in moved)
-        yield Trial(f"rows {name}", index, rows_of(full, index), rows_of(again, index))
+        yield _compared(f"rows {name}", index, full, again)
 
 
 def _neighbours(impl: Impl, problem: Problem) -> Iterator[Trial]:
@@ -95,7 +107,7 @@ def _padding(impl: Impl, problem: Problem) -> Iterator[Trial]:
             padded = {key: _padded(rows, extra, side) for key, rows in problem.rows.items()}
             result = whole(impl, problem.with_rows(padded))
             kept = tuple(x[:count] if side == "after" else x[extra:] for x in result)
-            yield Trial(f"{extra} zero rows {side}", index, rows_of(full, index), rows_of(kept, index))
+            yield _compared(f"{extra} zero rows {side}", index, full, kept)
 
 
 def _padded(rows: Tensor, extra: int, side: str) -> Tensor:
@@ -119,7 +131,7 @@ def _micro_batch(impl: Impl, problem: Problem) -> Iterator[Trial]:
     index = spread(count, 64)
     for size in sizes:
         again = _in_pieces(impl, problem, [*range(0, count, size), count])
-        yield Trial(f"calls of {size} rows", index, rows_of(full, index), rows_of(again, index))
+        yield _compared(f"calls of {size} rows", index, full, again)
 
 
 def _chunking(impl: Impl, problem: Problem) -> Iterator[Trial]:
@@ -130,14 +142,14 @@ def _chunking(impl: Impl, problem: Problem) -> Iterator[Trial]:
     index = spread(count, 64)
     for first in sorted({1, count // 3 or 1, count - 1}):
         again = _in_pieces(impl, problem, [0, first, count])
-        yield Trial(f"{first} rows, then {count - first}", index, rows_of(full, index), rows_of(again, index))
+        yield _compared(f"{first} rows, then {count - first}", index, full, again)
 
 
 def _rerun(impl: Impl, problem: Problem) -> Iterator[Trial]:
     full = whole(impl, problem)
     index = spread(problem.count, 64)
     for number in (2, 3):
-        yield Trial(f"run {number}", index, rows_of(full, index), rows_of(whole(impl, problem), index))
+        yield _compared(f"run {number}", index, full, whole(impl, problem))
 
 
 @contextmanager
@@ -164,7 +176,7 @@ def _threads(impl: Impl, problem: Problem) -> Iterator[Trial]:
     for number in thread_counts():
         with threads(number):
             again = whole(impl, problem)
-        yield Trial(f"{now} threads against {number}", index, rows_of(full, index), rows_of(again, index))
+        yield _compared(f"{now} threads against {number}", index, full, again)
 
 
 def _tp(impl: Impl, problem: Problem) -> Iterator[Trial]:
@@ -174,7 +186,7 @@ def _tp(impl: Impl, problem: Problem) -> Iterator[Trial]:
     for ranks in (2, 4):
         again = impl.split(problem, ranks)
         if again is not None:
-            yield Trial(f"1 rank against {ranks}", index, rows_of(full, index), rows_of(parts(again), index))
+            yield _compared(f"1 rank against {ranks}", index, full, parts(again))
 
 
 def _packing(impl: Impl, problem: Problem) -> Iterator[Trial]:
@@ -185,14 +197,14 @@ def _packing(impl: Impl, problem: Problem) -> Iterator[Trial]:
         folded = {key: rows.reshape(batch, count // batch, *rows.shape[1:]) for key, rows in problem.rows.items()}
         result = tuple(x.flatten(0, 1) for x in whole(impl, problem.with_rows(folded)))
         name = f"[{count}, n] against [{batch}, {count // batch}, n]"
-        yield Trial(name, index, rows_of(full, index), rows_of(result, index))
+        yield _compared(name, index, full, result)
 
 
 def _strides(impl: Impl, problem: Problem) -> Iterator[Trial]:
     full = whole(impl, problem)
     index = spread(problem.count, 64)
     views = {key: apart(rows) for key, rows in problem.rows.items()}
-    yield Trial("rows apart", index, rows_of(full, index), rows_of(whole(impl, problem.with_rows(views)), index))
+    yield _compared("rows apart", index, full, whole(impl, problem.with_rows(views)))
 
 
 def apart(rows: Tensor) -> Tensor:
@@ -209,10 +221,8 @@ def apart(rows: Tensor) -> Tensor:
 def _compile(impl: Impl, problem: Problem) -> Iterator[Trial]:
     full = whole(impl, problem)
     index = spread(problem.count, 64)
-    torch._dynamo.reset()
-    compiled = torch.compile(impl.call, dynamic=False)
-    again = parts(compiled(**problem.rows, **problem.fixed))
-    yield Trial("eager against compiled", index, rows_of(full, index), rows_of(again, index))
+    again = parts(compiled(impl)(**problem.rows, **problem.fixed))
+    yield _compared("eager against compiled", index, full, again)
 
 
 TRIALS: dict[str, Callable[[Impl, Problem], Iterator[Trial]]] = {

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from logdiff_kernels.probes.bits import parts
 from logdiff_kernels.probes.records import Impl, Layout, Problem, Result, Sequence
-from logdiff_kernels.probes.relations.row_trials import apart, thread_counts, threads
+from logdiff_kernels.probes.relations.row_trials import apart, compiled, thread_counts, threads
 from logdiff_kernels.probes.relations.trial import Trial, spread
 
 _LAYOUT_OF = {"padding": ("right", "left"), "packing": ("packed",), "page_size": ("paged",)}
@@ -65,6 +65,13 @@ def run(impl: Impl, listed: list[Sequence], layout: Layout, fixed: dict[str, Any
 def each(impl: Impl, listed: list[Sequence], layout: Layout, fixed: dict[str, Any]) -> list[Result]:
     """One call per sequence."""
     return [run(impl, [one], layout, fixed)[0] for one in listed]
+
+
+def _one_call(impl: Impl, problem: Problem) -> tuple[list[Sequence], Layout]:
+    """As many sequences as one call takes, and their layout."""
+    layout = together(impl)
+    listed = sequences(problem)
+    return (listed[:1], alone(impl)) if layout is None else (listed, layout)
 
 
 def _batch(impl: Impl, problem: Problem) -> Iterator[Trial]:
@@ -208,9 +215,7 @@ def _page_size(impl: Impl, problem: Problem) -> Iterator[Trial]:
 
 
 def _rerun(impl: Impl, problem: Problem) -> Iterator[Trial]:
-    listed, layout = sequences(problem), together(impl) or alone(impl)
-    if together(impl) is None:
-        listed = listed[:1]
+    listed, layout = _one_call(impl, problem)
     first = run(impl, listed, layout, problem.fixed)
     rows = list(range(len(listed)))
     for number in (2, 3):
@@ -218,9 +223,7 @@ def _rerun(impl: Impl, problem: Problem) -> Iterator[Trial]:
 
 
 def _threads(impl: Impl, problem: Problem) -> Iterator[Trial]:
-    listed, layout = sequences(problem), together(impl) or alone(impl)
-    if together(impl) is None:
-        listed = listed[:1]
+    listed, layout = _one_call(impl, problem)
     first = run(impl, listed, layout, problem.fixed)
     now = torch.get_num_threads()
     for number in thread_counts():
@@ -255,9 +258,7 @@ def _tp(impl: Impl, problem: Problem) -> Iterator[Trial]:
 def _compile(impl: Impl, problem: Problem) -> Iterator[Trial]:
     listed, layout = sequences(problem)[:1], alone(impl)
     first = run(impl, listed, layout, problem.fixed)
-    torch._dynamo.reset()
-    compiled = torch.compile(impl.call, dynamic=False)
-    again = [parts(x) for x in compiled(listed, layout, problem.fixed)]
+    again = [parts(x) for x in compiled(impl)(listed, layout, problem.fixed)]
     yield Trial("eager against compiled", [0], first, again)
 
 
