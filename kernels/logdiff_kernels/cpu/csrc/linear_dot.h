@@ -170,11 +170,13 @@ inline void dot_stream(int64_t pairs, const uint32_t* a, const char* b, int64_t 
 template <int MT>
 inline void dot_stream_panel(const Operand& b, int64_t n0, int columns, int64_t k0, int64_t pairs, const uint32_t* a, float* c,
                              int c_row, Small& small) {
+    constexpr int pair = MT <= 8 ? 2 : 1;  // vectors that share the broadcast rows, as far as registers go
     const int64_t stride = 2 * b.s_out;
     const auto from = [&](int n) { return reinterpret_cast<const char*>(at<bf16_t>(b, n0 + n, k0)); };
     int n = 0;
-    if (MT <= 8 && stride % 2048)
-        for (; n + 32 <= columns; n += 32) dot_stream<MT, MT <= 8 ? 2 : 1>(pairs, a, from(n), stride, c + n, c_row, small);
+    if (pair > 1 && stride % 2048)
+        for (; n + pair * 16 <= columns; n += pair * 16)
+            dot_stream<MT, pair>(pairs, a, from(n), stride, c + n, c_row, small);
     for (; n < columns; n += 16) {
         const int start = std::min(n, columns - 16);  // the last vector may overlap the one before: same sums
         dot_stream<MT, 1>(pairs, a, from(start), stride, c + start, c_row, small);

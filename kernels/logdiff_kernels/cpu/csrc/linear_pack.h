@@ -71,9 +71,7 @@ void read_columns(const Operand& x, int64_t n0, int columns, int64_t k0, int64_t
             const int64_t stride = x.s_out * int64_t(sizeof *from);
             for (int64_t k = 0; k < quick; k += C::kStep) {
                 const char* at_k = reinterpret_cast<const char*>(from + k);
-                if (ahead > 0 && k * int64_t(sizeof *from) % 64 == 0)
-#pragma GCC unroll 16
-                    for (int i = 0; i < F::W; ++i) __builtin_prefetch(at_k + i * stride + ahead, 0, 2);
+                if (ahead > 0 && k * int64_t(sizeof *from) % 64 == 0) prefetch_rows(at_k + ahead, stride);
                 C::each(at_k, stride, [&](int j, F column) { column.store(to + (k + j) * Width + n); });
             }
         }

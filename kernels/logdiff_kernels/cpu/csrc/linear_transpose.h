@@ -140,8 +140,7 @@ inline F high_half(F pairs) {
 
 #endif
 
-// Asks for a line of each of F::W rows: the next vector of columns, while this one is used. Past the end of the weights
-// it does nothing.
+// Asks for a line of each of F::W rows that are read soon. Past the end of the weights it does nothing.
 __attribute__((always_inline)) inline void prefetch_rows(const char* from, int64_t stride) {
 #pragma GCC unroll 16
     for (int i = 0; i < F::W; ++i) __builtin_prefetch(from + i * stride, 0, 2);
