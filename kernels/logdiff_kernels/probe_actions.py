@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from logdiff_kernels.engines.base import Progress, TaskOutput
 from logdiff_kernels.errors import UnsupportedError
 from logdiff_kernels.kernel_actions import built_cpu
 from logdiff_kernels.protocol import plain
+from logdiff_kernels.toolchain import content_hash
 
 
 def list_probes(task: dict[str, Any], progress: Progress) -> TaskOutput:
@@ -68,8 +68,6 @@ def run_probes(task: dict[str, Any], progress: Progress) -> TaskOutput:
 
 def _sources() -> str:
     """SHA-256 over the probes' own files."""
-    total = hashlib.sha256()
     folder = Path(__file__).with_name("probes")
-    for file in sorted(folder.rglob("*.py")):
-        total.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
-    return total.hexdigest()
+    files = sorted(folder.rglob("*.py"))
+    return content_hash((file.relative_to(folder).as_posix() for file in files), files)

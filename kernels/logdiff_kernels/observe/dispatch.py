@@ -11,6 +11,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from logdiff_kernels.observe.code_objects import feed
+
 MAX_BRIEF = 20
 MAX_NAMED = 200
 """Foreign functions that a report names."""
@@ -152,15 +154,6 @@ def _hash(value: Any) -> str:
 
 
 def _feed(digest: Any, code: CodeType) -> None:
-    """Everything of a code object that decides what it does, without where its file lies."""
+    """A code object with the name that it was written under."""
     digest.update(f"{code.co_qualname if hasattr(code, 'co_qualname') else code.co_name}\0".encode())
-    digest.update(code.co_code)
-    digest.update(repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)).encode())
-    digest.update(f"{code.co_argcount} {code.co_kwonlyargcount} {code.co_flags}".encode())
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            _feed(digest, constant)
-        elif isinstance(constant, frozenset):
-            digest.update(repr(sorted(map(repr, constant))).encode())
-        else:
-            digest.update(repr(constant).encode())
+    feed(digest, code)

@@ -8,7 +8,7 @@ from collections import deque
 from types import CodeType
 from typing import Any
 
-from logdiff_kernels.observe.patched.pristine import code_hash
+from logdiff_kernels.observe.code_objects import code_hash
 
 MAX_VISITED = 300
 MAX_DEPTH = 7

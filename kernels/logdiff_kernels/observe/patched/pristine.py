@@ -18,6 +18,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from logdiff_kernels.observe.code_objects import code_hash
 from logdiff_kernels.observe.patched.bindings import Binding, Reader
 from logdiff_kernels.toolchain import cache_folder
 
@@ -51,37 +52,6 @@ class Source:
     ops: list[str]
     imports: list[str]
     sha256: str
-
-
-def code_hash(code: CodeType) -> str:
-    """A short hash of what a code object does, whatever file and line it stands in."""
-    digest = hashlib.blake2b(digest_size=8)
-    _feed(digest, code)
-    return digest.hexdigest()
-
-
-def _feed(digest: Any, code: CodeType) -> None:
-    table = getattr(code, "co_exceptiontable", b"")
-    constants: list[str] = []
-    inner: list[CodeType] = []
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            inner.append(constant)
-        else:
-            constants.append(_constant(constant))
-    head = (code.co_name, code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags)
-    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, constants)
-    digest.update(repr((head, names)).encode("utf-8", "backslashreplace") + code.co_code + table)
-    for one in inner:
-        _feed(digest, one)
-
-
-def _constant(value: Any) -> str:
-    if isinstance(value, frozenset):
-        return f"{{{sorted(map(_constant, value))}}}"
-    if isinstance(value, tuple):
-        return f"({','.join(map(_constant, value))})"
-    return repr(value)
 
 
 class Sources:
