@@ -1,0 +1,1 @@
+"""Named points of a model where two implementations can be compared row by row."""
