@@ -108,7 +108,7 @@ class BoundaryFile:
         self.path = Path(path)
         try:
             self._stream = safe_open(str(path), framework="pt")
-            metadata = dict(self._stream.metadata() or {})
+            metadata = dict(self._stream.metadata() or {})  # type: ignore[no-untyped-call]
             if metadata.get("format") != FORMAT:
                 raise InputError(f"not a {FORMAT} file", value=str(path), hint="a file of the task 'capture'")
             fields = json.loads(metadata["header"])

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from logdiff_kernels.errors import InputError
 from logdiff_kernels.observe.boundaries import names
 from logdiff_kernels.observe.boundaries.files import BoundaryFile, Entry, Header, write
