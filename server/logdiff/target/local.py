@@ -23,17 +23,18 @@ from logdiff.target.timeouts import Timeouts
 PROTOCOL = "logdiff-request/1"
 
 _ANY = frozenset({"tokenize", "decode_text", "weights", "fingerprint", "dispatch_trace"})
-_ROLLOUT = _ANY | {"generate", "force", "rescore", "reload"}
+_ROLLOUT = _ANY | {"generate", "force", "rescore", "reload", "capture"}
 CAPABILITIES: dict[tuple[str | None, str], frozenset[str]] = {
     ("vllm", "rollout"): _ROLLOUT,
     ("transformers-generate", "rollout"): _ROLLOUT | {"score"},
     ("transformers", "rollout"): _ROLLOUT | {"score"},
-    ("transformers", "train"): _ANY | {"score", "update"},
+    ("transformers", "train"): _ANY | {"score", "update", "capture"},
     (None, ""): frozenset(
         {
             *("environment", "build_model", "list_models", "align_check", "dispatch"),
             *("kernels_list", "kernels_build", "kernels_selftest", "kernels_bench"),
             *("probe_list", "probe_facts", "probe"),
+            *("reference", "check_operators"),
         }
     ),
 }
