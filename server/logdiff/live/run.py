@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import logdiff
 from logdiff.case import Case
@@ -31,7 +31,12 @@ from logdiff.live.runfile import BUILTIN, RunFile
 from logdiff.live.session import Session
 from logdiff.target import OnProgress, Timeouts
 
+if TYPE_CHECKING:
+    from logdiff.measure import Measurement
+
 UNAVAILABLE_WITH_RESCORE = ("decode_rescore", "rescore_train")
+
+Then = Callable[[Session, "Measurement"], None]
 
 
 def run(
@@ -45,6 +50,7 @@ def run(
     timeouts: Timeouts | None = None,
     name: str | None = None,
     kind: str = "run",
+    then: Then | None = None,
 ) -> Case:
     """Capture, measure and seal one live comparison.
 
@@ -62,6 +68,7 @@ def run(
         timeouts: limits of engines.
         name: name of the case; default: the model folder's.
         kind: "run" or "demo".
+        then: more work on the measured case before it is sealed, with the engines still there where memory allows.
 
     Returns:
         The sealed case: `results/measure.json` is `logdiff-measure/1`.
@@ -75,14 +82,14 @@ def run(
     inputs = {"run": run_file.public(), "digest": _digest(run_file, models)}
     with _opened(case_dir, name or _name(run_file), kind, inputs, resume) as case:
         if case.is_complete:
-            if not _floor_missing(case, floor):
+            if not _floor_missing(case, floor) and then is None:
                 return case
-            case.unseal(f"floor {floor}")
+            case.unseal(f"floor {floor}" if then is None else "more experiments")
         try:
             with Session(
                 case, run_file, models, timeouts=timeouts or Timeouts(), on_progress=on_progress, cancel=cancel_token
             ) as session:
-                _capture_and_measure(session, floor)
+                _capture_and_measure(session, floor, then)
         except LogdiffError as error:
             if _captured(case):
                 error.hint = f"{error.hint}; what was captured is kept, --case {case.path} goes on from there".lstrip(
@@ -120,10 +127,11 @@ def resolve_models(
     return folders
 
 
-def _capture_and_measure(session: Session, floor: Level | None) -> None:
+def _capture_and_measure(session: Session, floor: Level | None, then: Then | None) -> None:
     from logdiff.measure import measure
 
     case, steps = session.case, session.run.steps
+    together = steps > 1 or (then is not None and fit_together(session.models))
     captured = FloorCapture(floor) if floor is not None else None
     unavailable: dict[str, str] = {}
     session.tell("case", str(case.path))
@@ -139,13 +147,14 @@ def _capture_and_measure(session: Session, floor: Level | None) -> None:
             unavailable = dict.fromkeys(UNAVAILABLE_WITH_RESCORE, rescore.reason)
         if captured is not None and step == 0:
             capture_rollout_floor(session, captured)
-        if steps == 1:
+        if not together:
             session.close("rollout")  # one engine in memory at a time
         capture.capture_train(session, step)
         if captured is not None and step == 0:
             capture_train_floor(session, captured)
     for engine in ("rollout", "train"):
-        session.close(engine)
+        if then is None:
+            session.close(engine)
     if captured is not None and captured.level == "full":
         capture_restarts(session, captured)
     session.tell("measure", "measuring")
@@ -162,6 +171,29 @@ def _capture_and_measure(session: Session, floor: Level | None) -> None:
     elif case.has_result("floor"):
         measurement = measurement.with_floor({k: v for k, v in case.read_result("floor").items() if k != "format"})
     case.write_result("measure", {**measurement.as_dict(), "case": str(case.path)})
+    if then is not None:
+        then(session, measurement)
+
+
+def fit_together(models: dict[str, Path | None]) -> bool:
+    """Whether both engines fit into memory at once: twice the weights of each, and as much again to work with."""
+    weights = sum(
+        file.stat().st_size
+        for folder in models.values()
+        if folder is not None
+        for pattern in ("*.safetensors", "*.bin")
+        for file in folder.glob(pattern)
+    )
+    return 4 * weights < _available()
+
+
+def _available() -> int:
+    """Bytes of memory that are free to use; 0 where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import hashlib
 import re
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from logdiff.live.alignment import engine_spec
 from logdiff.live.layout import CHECKPOINTS, generated
 from logdiff.live.runfile import RunFile
 from logdiff.target import Engine, EngineSpec, OnProgress, Progress, Timeouts, UnsupportedError, start
+from logdiff.target.alignment import VARIABLE
+from logdiff.target.local import LocalRunner
 
 MAX_DATA = 64 << 10
 
@@ -114,6 +116,54 @@ class Session:
         Raises:
             LogdiffError: as the engine raised it. A task that the engine can't do is an `Outcome` with a reason.
         """
+        return self._once(key, task, output, inputs, optional=optional, engine=lambda: self._engine(engine, spec, step))
+
+    def do_free(
+        self, key: str, task: dict[str, Any], *, output: str, inputs: Sequence[Path] = (), side: str = "train"
+    ) -> Outcome:
+        """Do one engine-free task beside the model, with the interpreter of `side` and without its `env` and `modules`,
+        or find it done. Each runs in a process of its own. Arguments and errors as `do`."""
+        runner: list[Engine] = []
+
+        def started() -> Engine:
+            log = self.case.path / "logs" / f"{re.sub(r'[^A-Za-z0-9_.=-]+', '-', key)}.log"
+            free = LocalRunner.start(
+                None,
+                log=log,
+                python=self.run.spec(side).python,
+                env={VARIABLE: ""},
+                timeouts=self._timeouts,
+                on_progress=self._on_progress,
+                cancel=self._cancel,
+            )
+            runner.append(free)
+            return free
+
+        try:
+            return self._once(key, task, output, inputs, optional=True, engine=started)
+        finally:
+            for one in runner:
+                one.close()
+
+    @property
+    def starts(self) -> int:
+        """Engines that were started for this case, earlier sessions included."""
+        return self._starts
+
+    def is_open(self, engine: str) -> bool:
+        """Whether the engine of that name runs."""
+        return engine in self._slots
+
+    def _once(
+        self,
+        key: str,
+        task: dict[str, Any],
+        output: str,
+        inputs: Sequence[Path],
+        *,
+        optional: bool,
+        engine: Callable[[], Engine],
+    ) -> Outcome:
         request = self._digest(task, inputs)
         if self._unsupported.get(key, ("", ""))[0] == request:
             return Outcome(None, reason=self._unsupported[key][1])
@@ -125,7 +175,7 @@ class Session:
         self.check_cancel()
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            result = self._engine(engine, spec, step).run({**task, "id": key, "output": str(path)}, self._on_progress)
+            result = engine().run({**task, "id": key, "output": str(path)}, self._on_progress)
         except (UnsupportedError, InputError) as error:
             if isinstance(error, InputError) and not optional:
                 raise
