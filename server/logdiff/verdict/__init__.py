@@ -1,4 +1,4 @@
-"""From evidence to a verdict: records, cause catalogue, evidence of the token table, judgement. Pure; starts nothing."""
+"""From evidence to a verdict: records, catalogue of causes, features of the token table, judgement. Starts nothing."""
 
 from logdiff.verdict.records import (
     BudgetShare,
