@@ -20,6 +20,10 @@ from logdiff_kernels.errors import InputError
 VARIABLE = "LOGDIFF_ALIGN"
 """Environment variable with the path of the overlay file."""
 
+BUDGET = "LOGDIFF_BUDGET"
+"""Environment variable that, set to 1, starts an engine stock but such that operators can be switched on and off in
+place (the task `realign`): the raw weights stay beside what the engine packs."""
+
 FORMAT = "logdiff-overlay/1"
 
 PROVIDER = "aligned-cpu"
@@ -68,6 +72,27 @@ def parse_ops(ops: str | Iterable[str]) -> frozenset[str]:
     if not names:
         raise InputError("no operator to align", value=ops, hint=f"`all`, or of: {', '.join(OPERATORS)}")
     return frozenset(names)
+
+
+def parse_switch(ops: str | Iterable[str]) -> frozenset[str]:
+    """`parse_ops` of what a running engine is switched to, where none (an empty list) means stock."""
+    names = ops if isinstance(ops, str) else list(ops)
+    return parse_ops(names) if names else frozenset()
+
+
+def budget_mode() -> bool:
+    """Whether this process's engine is to be switchable.
+
+    Raises:
+        InputError: it is also to be aligned from the start.
+    """
+    if os.environ.get(BUDGET) != "1":
+        return False
+    if os.environ.get(VARIABLE):
+        raise InputError(
+            f"{BUDGET} and {VARIABLE} exclude each other", value=os.environ[VARIABLE], hint="leave one out"
+        )
+    return True
 
 
 def from_environment(side: str | None = None) -> AlignSpec | None:

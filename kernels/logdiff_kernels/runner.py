@@ -21,7 +21,8 @@ from types import FrameType
 from typing import Any
 
 from logdiff_kernels import __version__
-from logdiff_kernels.engines.base import Adapter, TaskOutput
+from logdiff_kernels.align import parse_switch
+from logdiff_kernels.engines.base import Adapter, Progress, TaskOutput
 from logdiff_kernels.errors import EngineError, InputError, RunnerError, UnsupportedError
 from logdiff_kernels.processes import kill_descendants
 from logdiff_kernels.protocol import Events, Request, check_task
@@ -106,6 +107,8 @@ class Runner:
         self._request = request
         self._events = events
         self._adapter: Adapter | None = None
+        self._ops: frozenset[str] | None = None
+        self._switch: dict[str, Any] = {}
 
     def start(self) -> None:
         """Import the user's modules, then build the engine and announce it."""
@@ -129,6 +132,8 @@ class Runner:
         """Do one task and write its `result`. Raises a `RunnerError`."""
         assert self._adapter is not None
         name, identity = task["task"], str(task.get("id", task["task"]))
+        if name == "realign":
+            self._ops = None
         if name not in self._adapter.tasks:
             known = ", ".join(sorted(self._adapter.tasks))
             engine = self._request.engine or "no engine"
@@ -137,9 +142,24 @@ class Runner:
         def progress(done: int, total: int | None = None, unit: str = "", message: str = "") -> None:
             self._events.progress(identity, done, total, unit, message)
 
+        switched = self._switched(task, progress)
         output: TaskOutput = self._adapter.run(task, progress)
         files = {key: str(path) for key, path in output.files.items()}
-        self._events.emit("result", task=identity, files=files, data=output.data)
+        self._events.emit("result", task=identity, files=files, data={**output.data, **switched})
+
+    def _switched(self, task: dict[str, Any], progress: Progress) -> dict[str, Any]:
+        """Bring the engine to the operators that the task's `align` names, if it does; for the result's data."""
+        assert self._adapter is not None
+        if "align" not in task:
+            return {}
+        if "realign" not in self._adapter.tasks:
+            raise UnsupportedError(f"{self._request.engine} can't switch operators in place", value=task["align"])
+        ops = parse_switch(task["align"])
+        if ops != self._ops:
+            self._ops = None  # unknown, should the switch fail
+            done = self._adapter.run({"task": "realign", "ops": sorted(ops)}, progress)
+            self._ops, self._switch = ops, done.data
+        return {"aligned": self._switch}
 
     def close(self) -> None:
         """Close the engine; a failure to do so is told in the log only, the results stand."""

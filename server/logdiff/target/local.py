@@ -22,7 +22,7 @@ from logdiff.target.timeouts import Timeouts
 
 PROTOCOL = "logdiff-request/1"
 
-_ANY = frozenset({"tokenize", "decode_text", "weights", "fingerprint", "dispatch_trace"})
+_ANY = frozenset({"tokenize", "decode_text", "weights", "fingerprint", "realign", "dispatch_trace"})
 _ROLLOUT = _ANY | {"generate", "force", "rescore", "reload", "capture"}
 CAPABILITIES: dict[tuple[str | None, str], frozenset[str]] = {
     ("vllm", "rollout"): _ROLLOUT,

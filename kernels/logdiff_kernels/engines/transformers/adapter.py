@@ -6,21 +6,26 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logdiff_kernels import sequences as files
-from logdiff_kernels.align import AlignSpec, from_environment
+from logdiff_kernels.align import AlignSpec, from_environment, parse_switch
 from logdiff_kernels.engines.base import Progress, TaskOutput
 from logdiff_kernels.engines.settings import Sampling, order_of
 from logdiff_kernels.engines.transformers.settings import DEFAULT_BATCH, Score
 from logdiff_kernels.errors import EngineError, InputError
 from logdiff_kernels.protocol import Request, plain, required
 
-_TRAIN = frozenset({"tokenize", "decode_text", "score", "weights", "fingerprint", "update", "dispatch_trace"})
+if TYPE_CHECKING:
+    from logdiff_kernels.engines.transformers.scorer import Scorer
+
+_TRAIN = frozenset(
+    {"tokenize", "decode_text", "score", "weights", "fingerprint", "update", "realign", "dispatch_trace"}
+)
 _ROLLOUT = frozenset(
     {
         *("tokenize", "decode_text", "generate", "force", "rescore", "score"),
-        *("weights", "fingerprint", "reload", "dispatch_trace"),
+        *("weights", "fingerprint", "reload", "realign", "dispatch_trace"),
     }
 )
 
@@ -40,7 +45,6 @@ class TransformersAdapter:
 
     def __init__(self, request: Request) -> None:
         from logdiff_kernels.engines.transformers.loading import load
-        from logdiff_kernels.engines.transformers.scorer import Scorer
         from logdiff_kernels.engines.transformers.text import Text
 
         assert request.model is not None
@@ -57,7 +61,7 @@ class TransformersAdapter:
         self._handle = _aligned(self._model, spec) if spec is not None else None
         self._aligned_logprob = spec is not None and "logprob" in spec
         self._filler, self._ends = _special_ids(self._model)
-        self._scorer = Scorer(self._model, self._filler, aligned=self._aligned_logprob)
+        self._scorer = self._new_scorer()
         self._text = Text(self._loaded.folder, trust_remote_code=bool(request.args.get("trust_remote_code")))
 
     def run(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
@@ -73,6 +77,7 @@ class TransformersAdapter:
             "fingerprint": self._fingerprint,
             "update": self._update,
             "reload": self._reload,
+            "realign": self._realign,
             "dispatch_trace": self._dispatch_trace,
         }
         return actions[task["task"]](task, progress)
@@ -173,6 +178,20 @@ class TransformersAdapter:
         )
         return scores.columns, scores.facts
 
+    def _realign(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
+        """Run exactly the operators of `ops` aligned from here on; the model is stock after an error."""
+        from logdiff_kernels.engines.transformers.align.switching import switch
+
+        begin = time.monotonic()
+        wanted = parse_switch(task.get("ops", "all"))
+        previous, self._handle, self._aligned_logprob = self._handle, None, False
+        try:
+            self._handle, data = switch(self._model, previous, wanted)
+            self._aligned_logprob = "logprob" in wanted
+        finally:
+            self._scorer = self._new_scorer()
+        return TaskOutput({}, {**data, "seconds": round(time.monotonic() - begin, 3)})
+
     def _weights(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
         from logdiff_kernels.engines.transformers.tensors import weights_report
 
@@ -264,6 +283,11 @@ class TransformersAdapter:
             return dispatch(str(request.engine), request.side, folder)
 
         return tracing.trace_model(self._model, task, runs, self._handle is not None, table, progress)
+
+    def _new_scorer(self) -> Scorer:
+        from logdiff_kernels.engines.transformers.scorer import Scorer
+
+        return Scorer(self._model, self._filler, aligned=self._aligned_logprob)
 
     def _sampling_of(self, task: dict[str, Any]) -> Sampling:
         given = task.get("sampling")

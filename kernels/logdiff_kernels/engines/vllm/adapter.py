@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from logdiff_kernels import frames
+from logdiff_kernels.align import budget_mode, parse_switch
 from logdiff_kernels.engines.base import Progress, TaskOutput
 from logdiff_kernels.engines.settings import Sampling, order_of
 from logdiff_kernels.engines.vllm import launch
@@ -49,6 +51,7 @@ class VllmEngine:
             "weights",
             "fingerprint",
             "reload",
+            "realign",
             "dispatch_trace",
         }
     )
@@ -384,8 +387,20 @@ class VllmEngine:
             {"weights": path}, {"tensors": len(report.tensors), "not_covered": len(report.as_dict()["not_covered"])}
         )
 
+    def _realign(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
+        """Switch aligned operators on and off in place; the engine must have been started in budget mode."""
+        wanted = parse_switch(task.get("ops", "all"))
+        begin = time.monotonic()
+        ranks = [value for value, _ in self.ask_workers("realign", ops=sorted(wanted))]
+        if not self.llm.reset_prefix_cache():
+            raise EngineError("vLLM could not reset its prefix cache after the switch", fatal=True)
+        data = {**ranks[0], "bytes": sum(rank["bytes"] for rank in ranks)}
+        return TaskOutput({}, {**data, "seconds": round(time.monotonic() - begin, 3)})
+
     def _reload(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
         path = required(task, "path", str)
+        if budget_mode():
+            raise UnsupportedError("an engine in budget mode keeps the raw weights of its start", value=path)
         if not Path(path).is_dir() or not checkpoint_shapes(path):
             raise InputError("no weights to load", value=path, hint="a folder with safetensors files")
         shapes, repair, repaired = checkpoint_shapes(path), bool(task.get("repair", True)), set[str]()

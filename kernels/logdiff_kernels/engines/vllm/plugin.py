@@ -15,8 +15,8 @@ METHOD = "logdiff_call"
 
 
 def register() -> None:
-    """Import the run's `modules`, align vLLM's operators if an overlay says so, and, for a logdiff run, add
-    `logdiff_call` to vLLM's workers. May be called often.
+    """Import the run's `modules`, align vLLM's operators if an overlay says so or keep raw weights if the engine is to
+    be switched later (budget mode), and, for a logdiff run, add `logdiff_call` to vLLM's workers. May be called often.
 
     Raises:
         InputError: a module that fails on import, an overlay that can't be read; vLLM then does not start.
@@ -30,6 +30,10 @@ def register() -> None:
         from logdiff_kernels.engines.vllm.align import apply
 
         apply(spec)
+    if align.budget_mode():
+        from logdiff_kernels.engines.vllm.align.switching import keep_raw_weights
+
+        keep_raw_weights()
     if os.environ.get(HOOKS) == "1":
         from vllm.v1.worker.worker_base import WorkerBase
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from logdiff_kernels.engines.vllm import align
 from logdiff_kernels.engines.vllm.linear_parts import weight_shape
 
 BLOCK_BYTES = 64 << 20
@@ -77,6 +78,9 @@ def expert_weights(experts: Any) -> Iterator[tuple[int, torch.Tensor, torch.Tens
 
 def packing_kernel(experts: Any) -> Any | None:
     """The packing kernel of vLLM's CPU backend that owns these experts, or None where the parameters are read."""
+    spec = align.active()
+    if spec is not None and "moe" in spec:
+        return None
     try:
         from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
     except ImportError:

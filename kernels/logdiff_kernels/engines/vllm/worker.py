@@ -102,6 +102,14 @@ def _finish_reload(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
 
 
 @_operation
+def _realign(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
+    """Switch aligned operators on and off in place; see `align.switching.realign`."""
+    from logdiff_kernels.engines.vllm.align.switching import realign
+
+    return realign(worker, payload["ops"]), b""
+
+
+@_operation
 def _describe(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
     """Facts that only a worker knows; see `fingerprint.worker_facts`."""
     from logdiff_kernels.engines.vllm.fingerprint import worker_facts

@@ -42,7 +42,7 @@ def apply(patches: Patches, spec: AlignSpec) -> None:
 
         return load_model
 
-    for loader in (BaseModelLoader, *_subclasses(BaseModelLoader)):
+    for loader in (BaseModelLoader, *subclasses(BaseModelLoader)):
         if "load_model" in vars(loader):
             patches.wrap(loader, "load_model", load)
 
@@ -320,8 +320,9 @@ def _layer(name: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def _subclasses(kind: type) -> Iterator[type]:
+def subclasses(kind: type) -> Iterator[type]:
+    """Every class below `kind`."""
     child: type
     for child in kind.__subclasses__():
         yield child
-        yield from _subclasses(child)
+        yield from subclasses(child)
