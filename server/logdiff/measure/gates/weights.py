@@ -98,6 +98,13 @@ def _special(sides: dict[str, dict[str, Any]]) -> str:
     return " and ".join(found)
 
 
+def tensor_differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Names of tensors of two `logdiff-weights/1` whose checksums are known on both and differ."""
+    total = _Comparison()
+    _compare("", one, other, total)
+    return total.different
+
+
 def _compare(prefix: str, rollout: dict[str, Any], train: dict[str, Any], total: _Comparison) -> None:
     names = {**rollout.get("tensors", {}), **train.get("tensors", {})}
     for name in names:
