@@ -22,7 +22,10 @@ LAYER = {  # a part may import parts of a lower number, and itself
     "measure": 2,
     "target": 2,
     "report": 3,
+    "verdict": 2.6,
     "live": 4,
+    "localize": 4.5,
+    "diagnose": 5,
     "align": 5,
     "dispatch": 5,
     "probe": 2.5,  # reads with `target`, is drawn by `report`
