@@ -22,7 +22,8 @@ class CaseFiles:
     """The small files of a case, absent ones empty, and `missing`: what isn't there, in words.
 
     `token_text` maps a token id to its text; `measure`, `floor`, `manifest` and `meta` are the JSON objects as
-    written; `fingerprints` maps a side to its `logdiff-fingerprint/1`.
+    written; `fingerprints` maps a side to its `logdiff-fingerprint/1`; `compares` is false for a case that was made for
+    results alone (audit, probes, dispatch) and has nothing of two sides.
     """
 
     name: str
@@ -33,6 +34,7 @@ class CaseFiles:
     fingerprints: dict[str, dict[str, Any]] = field(default_factory=dict)
     token_text: dict[int, str] = field(default_factory=dict)
     has_tokens: bool = False
+    compares: bool = True
     missing: list[str] = field(default_factory=list)
 
 
@@ -112,16 +114,28 @@ def read_files(case: Case) -> CaseFiles:
     name = result.manifest.get("name")
     if isinstance(name, str) and name:
         result.name = name
+    of_two_sides = result.has_tokens or bool(result.measure or result.floor or result.fingerprints)
+    result.compares = case.holds_tokens or of_two_sides
     missing += [f"The case is not whole: {words}." for words in case.missing()]
-    if not result.has_tokens:
-        missing.append("Without a token table (tokens.parquet, samples.parquet) no token can be drawn.")
-    if not result.measure:
-        missing.append("Without the result of `logdiff measure` (results/measure.json) no gate was judged.")
-    if not result.floor:
-        missing.append("No floor was measured, so the difference can't be set against a side's own variation.")
-    for side in ("rollout", "train"):
-        if side not in result.fingerprints:
-            missing.append(f"The {side} side left no fingerprint (sides/{side}/fingerprint.json).")
+    if result.compares:
+        missing += _without(result)
     if not case.is_complete:
         missing.append("The case is not sealed: work may be unfinished, and no hash protects its files.")
     return result
+
+
+def _without(files: CaseFiles) -> list[str]:
+    """What a comparison lacks, and what can't be said for it."""
+    words = []
+    if not files.has_tokens:
+        words.append("Without a token table (tokens.parquet, samples.parquet) no token can be drawn.")
+    if not files.measure:
+        words.append("Without the result of `logdiff measure` (results/measure.json) no gate was judged.")
+    if not files.floor:
+        words.append("No floor was measured, so the difference can't be set against a side's own variation.")
+    words += [
+        f"The {side} side left no fingerprint (sides/{side}/fingerprint.json)."
+        for side in ("rollout", "train")
+        if side not in files.fingerprints
+    ]
+    return words

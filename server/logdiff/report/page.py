@@ -28,6 +28,7 @@ from logdiff.report.repeat import repeat
 from logdiff.report.sides import side_table
 from logdiff.report.strips import LEVELS, strip, token_text
 from logdiff.report.summary import COLUMNS, PairRow, failed_gates, main_row, pair_rows, sentence, statistics
+from logdiff.report.verdict import read_verdict
 from logdiff.report.wording import bits, number, percent, visible
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
         figures = [*([before_after_plot(earlier_pair, now)] if earlier_pair.finite and now.finite else []), *figures]
     probes = read_probes(case.path, files.missing)
     dispatch = read_dispatch(case.path, files.missing)
+    verdict = read_verdict(case.path, files.missing)
+    verdict_pictures, first = draw(verdict.plots if verdict is not None else [], png_dir)
     drawn, saved = draw(figures, png_dir)
     picture, more = draw([probes.plot] if probes is not None and probes.plot is not None else [], png_dir)
     table, again = draw([dispatch.plot] if dispatch is not None and dispatch.plot is not None else [], png_dir)
@@ -79,6 +82,8 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
         "audit": read_audit(case.path, files.missing),
         "ascend_profile": read_profile_section(case.path, files.missing),
         "figures": drawn,
+        "verdict": verdict,
+        "verdict_pictures": verdict_pictures,
         "probes": probes,
         "probe_picture": picture[0] if picture else None,
         "dispatch": dispatch,
@@ -91,7 +96,7 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
         **_token_context(files, tokens),
     }
     write_atomic(output, _html(context).encode("utf-8"))
-    return {"html": output, "png": [*saved, *more, *again]}
+    return {"html": output, "png": [*first, *saved, *more, *again]}
 
 
 def _main_name(rows: list[PairRow], tokens: Profile | None) -> str:
