@@ -163,6 +163,11 @@ class Case:
         return self.manifest.state == "complete"
 
     @property
+    def holds_tokens(self) -> bool:
+        """Whether this kind of case has log-probabilities to compare; an audit, probes, a dispatch have results alone."""
+        return self.manifest.kind not in _WITHOUT_TOKENS
+
+    @property
     def meta(self) -> PairMeta:
         """Facts of the pair header or run (`meta.json`); empty when none were written."""
         from logdiff.case.batch import PairMeta
@@ -278,7 +283,7 @@ class Case:
         from logdiff.case.token_reader import table_problem
 
         words: list[str] = []
-        tables = () if self.manifest.kind in _WITHOUT_TOKENS else _TABLES
+        tables = _TABLES if self.holds_tokens else ()
         if tables and not (self.path / META).is_file():
             words.append("meta.json: the facts of the input were not written")
         for name in tables + tuple(name for name in _OPTIONAL_TABLES if (self.path / name).is_file()):
