@@ -10,8 +10,9 @@ R rows, one per token that the model was fed of the kept samples, sorted by (sam
 | `rows.position_id` | int64 [R] | the position that the model received there; absent where unknown |
 | `rows.pass` | int32 [R] | number of the forward pass (of this task) that computed the row |
 | NAME | any float or int [r, F] | the boundary's rows in the dtype that the engine left |
-| `NAME@rows` | int32 [r] | which of the R rows they are; absent where r = R |
-| `NAME<in` | [r, F'] | what the operator was given, where that is no other boundary's rows to the bit |
+| `NAME@rows` | int32 [r] | which of the R rows they are; absent where r = R (`NAME<in@rows`: where NAME's aren't) |
+| `NAME<in` | [r, F'] | the operator's first argument, where that is no other boundary's rows to the bit |
+| `NAME<in.1`, ... | [r, F'] | its second argument likewise, and so on |
 | `NAME#hash` | int64 [r] | 64-bit hash of each row's bits (level "sketch") |
 | `NAME#sketch` | float32 [r, 8] | eight fixed random projections of each row (level "sketch") |
 """
@@ -41,7 +42,7 @@ class Entry:
         name: as in `names`.
         where: the module or function of the engine that made it.
         inputs: boundaries whose rows the operator received, to the bit, in the order of its arguments; "" for an
-            argument that is none of them (it lies in `NAME<in`).
+            argument that is none of them (it lies under `given(name, number)`).
         facts: what the engine's own object says of the operator (eps, scale, window, ...), plain values.
     """
 
@@ -69,6 +70,11 @@ class Header:
     unmapped: list[dict[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
+
+
+def given(name: str, number: int = 0) -> str:
+    """The key of an operator's argument that is no boundary."""
+    return f"{name}<in" if number == 0 else f"{name}<in.{number}"
 
 
 def write(path: str | os.PathLike[str], header: Header, tensors: dict[str, torch.Tensor]) -> Path:
