@@ -13,6 +13,12 @@ from logdiff.verdict.records import BudgetShare, Candidate, Diagnosis, Evidence,
 MATTERS = 0.2
 """Share of mean d squared from which on a fault, not rounding, is what a reader must hear first."""
 
+CERTAIN = 3.5
+"""Standard errors by which a toggle must lower d squared before it counts as moved."""
+
+SUSPECT = 1.35
+"""A side this many times as far off as its dtype costs, and as the other side, is worth a restart."""
+
 
 @dataclass(slots=True)
 class Known:
@@ -63,7 +69,7 @@ def judge(known: Known) -> Diagnosis:
     if leading:
         return _fault(known, sorted(leading, key=lambda f: (f.rank, -share_of(f, known))), findings)
     far = far_sides(known)
-    moved = [t for t in known.toggles if t["share"] >= 0.5]
+    moved = [t for t in known.toggles if has_moved(t)]
     if moved or far or known.reruns:
         return _side(known, far, moved, findings)
     if within_floor(known):
@@ -82,6 +88,24 @@ def share_of(finding: Finding, known: Known) -> float:
         return 1.0 if finding.belief >= 0.9 else 0.5
     worst = max(ratios)
     return 1.0 - 1.0 / worst**2 if worst > 1.0 else 0.0
+
+
+def has_moved(toggle: dict[str, Any]) -> bool:
+    """Whether leaving something out made the mismatch smaller, beyond chance and by an amount that matters."""
+    return bool(toggle["share"] >= MATTERS and toggle["z"] >= CERTAIN)
+
+
+def suspects(known: Known) -> list[str]:
+    """Sides that are worth a restart although no operator of them is known to be off."""
+    worst = {
+        side: max((known.distances[c].ratio for c in columns if c in known.distances), default=0.0)
+        for side, columns in _COLUMNS.items()
+    }
+    return [
+        side
+        for side, ratio in worst.items()
+        if ratio > SUSPECT and all(ratio > SUSPECT * other for name, other in worst.items() if name != side)
+    ]
 
 
 def far_sides(known: Known) -> dict[str, Distance]:
@@ -169,7 +193,7 @@ def _config_class(finding: Finding, known: Known) -> str:
     """A function that changed with an argument of the run is a configuration; with a module it is an implementation."""
     if finding.class_ not in ("framework-config", "framework-implementation"):
         return finding.class_
-    moved = [t["kind"] for t in known.toggles if t["side"] == finding.side and t["share"] >= MATTERS]
+    moved = [t["kind"] for t in known.toggles if t["side"] == finding.side and has_moved(t)]
     if moved and all(kind in ("args", "env", "args+env", "env+args") for kind in moved):
         return "framework-config"
     if moved and all(kind == "modules" for kind in moved):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from logdiff.case import Case
 from logdiff.diagnose import capture, toggles
 from logdiff.diagnose.capture import Observed
-from logdiff.diagnose.judge import MATTERS, Known, far_sides, judge, merged, share_of
+from logdiff.diagnose.judge import Known, far_sides, has_moved, judge, merged, share_of, suspects
 from logdiff.diagnose.limits import Limits
 from logdiff.live import RunFile
 from logdiff.live.capture import read_json
@@ -225,7 +225,7 @@ class _Live:
                 self._observed.skipped.append((f"{side} started plain", result))
                 continue
             known.toggles.append(result.as_dict())
-            if result.share >= MATTERS and len(parts) > 1:
+            if has_moved(result.as_dict()) and len(parts) > 1:
                 self._narrow(side, parts)
 
     def _narrow(self, side: str, parts: list[str]) -> None:
@@ -235,7 +235,7 @@ class _Live:
             if isinstance(result, str):
                 self._observed.skipped.append((f"{side} without {part}", result))
                 return
-            if result.share >= MATTERS:
+            if has_moved(result.as_dict()):
                 self._known.toggles = [t for t in self._known.toggles if t["side"] != side] + [result.as_dict()]
                 return
 
@@ -245,7 +245,7 @@ def _accused(known: Known) -> list[str]:
     found = [f for f in merged(known.findings) if f.rank > WEIGHTS]
     sides = [f.side for f in sorted(found, key=lambda f: -share_of(f, known)) if f.side in ("rollout", "train")]
     sides += list(far_sides(known))
-    sides += known.reruns
+    sides += known.reruns + suspects(known)
     if not sides and (not known.distances or any(f.side in ("unknown", "both") for f in found)):
         sides = ["train", "rollout"]
     return [side for side in dict.fromkeys(sides) if side in ("rollout", "train")]

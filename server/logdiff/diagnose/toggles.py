@@ -38,6 +38,7 @@ class Toggle:
         kind: "modules", "env", "args", or several joined by "+".
         removed: what it was started without, in words.
         before, after: mean d squared of decode against train, nats squared.
+        z: change of d squared, token by token, over its standard error; positive where it fell.
         columns: column -> sequence file of the plain side ("decode", "prefill" or "train").
     """
 
@@ -46,6 +47,7 @@ class Toggle:
     removed: str
     before: float
     after: float
+    z: float
     columns: dict[str, Path]
 
     @property
@@ -97,8 +99,8 @@ def toggle(session: Session, side: str, kinds: list[str], step: int, limits: Lim
     base = session.case.path
     old = {"rollout": base / generated(step), "train": base / scored(step)}
     new = {**old, side: columns["train" if side == "train" else "decode"]}
-    before, after = mean_square(old["rollout"], old["train"]), mean_square(new["rollout"], new["train"])
-    return Toggle(side, kind, words, before, after, columns)
+    before, after, z = change(squares(old["rollout"], old["train"]), squares(new["rollout"], new["train"]))
+    return Toggle(side, kind, words, before, after, z, columns)
 
 
 def _columns(session: Session, side: str, name: str, spec: EngineSpec, step: int) -> dict[str, Path]:
@@ -128,22 +130,33 @@ def _columns(session: Session, side: str, name: str, spec: EngineSpec, step: int
         session.close(name)
 
 
-def mean_square(rollout: Path, train: Path) -> float:
-    """Mean d squared over tokens with both values, nats squared; infinite where a value is not finite."""
+def squares(rollout: Path, train: Path) -> Any:
+    """d squared [T] of two sequence files, NaN where a side has no value."""
     import numpy as np
 
     from logdiff.case.sequences import read_sequences
 
     one, other = read_sequences(rollout), read_sequences(train)
-    kept = np.ones(one.tokens, dtype=bool)
+    d = other.columns["logprobs"].astype(np.float64) - one.columns["logprobs"].astype(np.float64)
     for side in (one, other):
         null = side.columns.get("logprobs_null")
         if null is not None:
-            kept &= null == 0
-    d = (other.columns["logprobs"].astype(np.float64) - one.columns["logprobs"].astype(np.float64))[kept]
-    if not len(d):
-        return 0.0
-    return float(np.mean(d**2)) if np.isfinite(d).all() else float("inf")
+            d = np.where(null == 0, d, np.nan)
+    return d**2
+
+
+def change(before: Any, after: Any) -> tuple[float, float, float]:
+    """(mean before, mean after, change over its standard error) of d squared [T] over tokens with both values."""
+    import numpy as np
+
+    kept = np.isfinite(before) & np.isfinite(after)
+    if not kept.any():
+        return float("inf"), float("inf"), 0.0
+    one, other = before[kept], after[kept]
+    difference = one - other
+    error = float(difference.std(ddof=1)) / np.sqrt(len(difference)) if len(difference) > 1 else 0.0
+    z = float(difference.mean() / error) if error > 0 else 0.0
+    return float(one.mean()), float(other.mean()), z
 
 
 def _words(part: Any) -> str:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logdiff.report.axes import Plot, legend, message, zero_level
-from logdiff.report.files import FILE_LIMIT, read_section
+from logdiff.report.files import read_section
 from logdiff.report.palette import EARLIER, INK, MUTED, PAIR_COLOURS
+from logdiff.report.texts import FILE_LIMIT
 from logdiff.report.wording import number
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ def _known(rollout: float = 1.0, train: float = 1.0, **more: Any) -> Known:
 
 
 def _toggle(side: str, share: float, kind: str = "modules") -> dict[str, Any]:
-    return {"side": side, "kind": kind, "removed": f"{kind} x", "before_ms": 1.0, "after_ms": 1 - share, "share": share}
+    return {"side": side, "kind": kind, "removed": f"{kind} x", "before_ms": 1.0, "after_ms": 1 - share,
+            "share": share, "z": 10 * share}  # fmt: skip
 
 
 NORM = Finding("framework-implementation", "norm-eps", "rollout", "layers.1.input_layernorm", 0.97, OPERATOR, "eps")
