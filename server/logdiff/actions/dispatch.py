@@ -48,7 +48,7 @@ def dispatch(
     if side is not None and side not in SIDES:
         raise InputError(f"unknown side {side!r}", value=side, hint="rollout or train")
     wanted = [p.strip() for p in phases.split(",") if p.strip()] if isinstance(phases, str) else list(phases or [])
-    inputs = {"run_file": str(run_file)}
+    inputs = {"run_file": str(run_file), "side": side, "phases": wanted, "toggles": list(toggles), "align": align}
     opened = None if case is None else Case.open_or_create(case, "dispatch", inputs)  # before minutes of engines
     try:
         data, documents = inspect(

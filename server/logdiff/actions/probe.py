@@ -71,7 +71,11 @@ def probe_run(
     data["summary"] = summary(data)
     data["case"] = None
     if case is not None:
-        data = _stored(Path(case), data, plan.task())
+        arguments = {
+            "ops": list(ops), "providers": list(providers), "relations": list(relations), "dtype": dtype,
+            "device": device, "seed": seed, "shapes": list(shapes), "model": None if model is None else str(model),
+        }  # fmt: skip
+        data = _stored(Path(case), data, {"asked": plan.task(), "arguments": arguments})
     return Done(data, exit_code(data))
 
 
@@ -86,10 +90,10 @@ def _folder(model: str, python: str | None, on_progress: OnProgress | None) -> P
     return Path(model)
 
 
-def _stored(folder: Path, data: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+def _stored(folder: Path, data: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
     from logdiff.case import Case
 
-    with Case.open_or_create(folder, "probe", {"asked": asked}) as case, case.extended("probed"):
+    with Case.open_or_create(folder, "probe", inputs) as case, case.extended("probed"):
         data = {**data, "case": str(case.path)}
         case.write_result("probe", data)
     return data

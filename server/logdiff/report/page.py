@@ -21,6 +21,7 @@ from logdiff.report.dispatch import read_dispatch
 from logdiff.report.extremes import STRIP_TOKENS, WORST_SAMPLES, WORST_TOKENS
 from logdiff.report.files import CaseFiles, read_files
 from logdiff.report.floor import read_floor
+from logdiff.report.opening import Sections, opening
 from logdiff.report.plots import plots
 from logdiff.report.probes import read_probes
 from logdiff.report.profile import Profile, profile
@@ -64,8 +65,14 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
     if earlier_pair is not None and tokens is not None and tokens.main is not None:
         now = tokens.pairs[tokens.main]
         figures = [*([before_after_plot(earlier_pair, now)] if earlier_pair.finite and now.finite else []), *figures]
-    probes = read_probes(case.path, files.missing)
-    dispatch = read_dispatch(case.path, files.missing)
+    held = Sections(
+        read_audit(case.path, files.missing),
+        read_dispatch(case.path, files.missing),
+        read_probes(case.path, files.missing),
+        read_profile_section(case.path, files.missing),
+    )
+    probes, dispatch = held.probes, held.dispatch
+    summary, state = (sentence(files, rows, floor), _state(rows, files)) if files.compares else opening(held)
     verdict = read_verdict(case.path, files.missing)
     verdict_pictures, first = draw(verdict.plots if verdict is not None else [], png_dir)
     drawn, saved = draw(figures, png_dir)
@@ -73,14 +80,14 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
     table, again = draw([dispatch.plot] if dispatch is not None and dispatch.plot is not None else [], png_dir)
     context = {
         "files": files,
-        "summary": sentence(files, rows, floor),
-        "state": _state(rows, files),
+        "summary": summary,
+        "state": state,
         "statistics": statistics(rows) if files.measure else [],
         "rows": rows,
         "columns": COLUMNS,
         "gates": gate_rows(files.measure),
-        "audit": read_audit(case.path, files.missing),
-        "ascend_profile": read_profile_section(case.path, files.missing),
+        "audit": held.audit,
+        "ascend_profile": held.ascend_profile,
         "figures": drawn,
         "verdict": verdict,
         "verdict_pictures": verdict_pictures,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logdiff.audit.words import counted
 from logdiff.probe.judge import FAILS, HOLDS, UNPROVEN, Cell, matrix, short, state, why
 from logdiff.report.axes import Plot
 from logdiff.report.files import read_section
@@ -49,7 +50,8 @@ def _section(data: dict[str, Any]) -> ProbeSection:
     for entry in data["skipped"]:
         reason = str(entry["reason"])
         reasons[reason] = reasons.get(reason, 0) + 1
-    where = f"{data['dtype']} on {data['device']}, seed {data['seed']}, {data.get('threads')} threads"
+    threads = counted(int(data.get("threads") or 0), "thread")
+    where = f"{data['dtype']} on {data['device']}, seed {data['seed']}, {threads}"
     if data.get("model"):
         where += f", shapes of {data['model']}"
     return ProbeSection(

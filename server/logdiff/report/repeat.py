@@ -50,8 +50,17 @@ def _evidence(files: CaseFiles) -> Command | None:
     inputs = files.manifest.get("inputs")
     inputs = inputs if isinstance(inputs, dict) else {}
     run, listed, paths = inputs.get("run"), inputs.get("files"), inputs.get("paths")
+    kind = files.manifest.get("kind")
+    if kind == "probe":
+        asked = inputs.get("arguments")
+        return _probes(asked) if isinstance(asked, dict) else None
+    if kind == "dispatch":
+        return _dispatch(inputs) if isinstance(inputs.get("run_file"), str) else None
+    if kind == "profile":
+        given = [f"--profile {_quoted(one)}" for one in _listed(inputs.get("profiles"))]
+        return Command("Read the same profiles again", " ".join(["logdiff dispatch", *given]))
     if isinstance(run, dict):
-        if files.manifest.get("kind") == "demo":
+        if kind == "demo":
             return Command("Capture both sides again", _demo(run))
         why = "Capture both sides again; values of environment variables are not kept"
         return Command(why, "logdiff run run.yaml", _run_file(run))
@@ -61,12 +70,35 @@ def _evidence(files: CaseFiles) -> Command | None:
         return Command("Measure the same files again", " ".join(["logdiff measure", *map(_quoted, given)]) + more)
     if isinstance(paths, list):
         given = [_quoted(path) for path in paths[:PATHS]]
-        if files.manifest.get("kind") == "audit":
+        if kind == "audit":
             live = ["--live"] if inputs.get("live") else []
             return Command("Audit the same files again", " ".join(["logdiff audit", *live, *given]))
         parts = ["logdiff import", _quoted(inputs.get("format", "jsonl")), *given, "--case NEW_FOLDER"]
         return Command("Import the same files again", " ".join(parts))
     return None
+
+
+def _listed(value: Any) -> list[Any]:
+    return value[:PATHS] if isinstance(value, list) else []
+
+
+def _probes(asked: dict[str, Any]) -> Command:
+    parts = ["logdiff probe run", *map(_quoted, _listed(asked.get("ops")))]
+    parts += [f"--provider {_quoted(name)}" for name in _listed(asked.get("providers"))]
+    relations = _listed(asked.get("relations"))
+    parts += [f"--relations {_quoted(','.join(map(str, relations)))}"] if relations else []
+    parts += [f"--{name} {_quoted(asked[name])}" for name in ("model", "device", "dtype", "seed") if asked.get(name)]
+    parts += [f"--shape {_quoted(text)}" for text in _listed(asked.get("shapes"))]
+    return Command("Probe the same again; what the cache knows is not asked again without --fresh", " ".join(parts))
+
+
+def _dispatch(inputs: dict[str, Any]) -> Command:
+    parts = ["logdiff dispatch", _quoted(inputs["run_file"])]
+    phases = _listed(inputs.get("phases"))
+    parts += [f"--{name} {_quoted(inputs[name])}" for name in ("side", "align") if inputs.get(name)]
+    parts += [f"--phases {_quoted(','.join(map(str, phases)))}"] if phases else []
+    parts += [f"--toggle {_quoted(text)}" for text in _listed(inputs.get("toggles"))]
+    return Command("Look at the same engines again", " ".join(parts))
 
 
 def _worst_tokens(first: str, second: str) -> str:
@@ -84,8 +116,8 @@ def repeat(path: Path, output: Path, files: CaseFiles, sides: tuple[str, str]) -
         *([evidence] if evidence is not None else []),
         Command("Write this page again", f"logdiff report {_quoted(path)} -o {_quoted(output)}"),
         *(
-            []
-            if files.manifest.get("kind") == "audit"
-            else [Command("List the worst tokens", f'logdiff query {_quoted(path)} "{_worst_tokens(*sides)}"')]
+            [Command("List the worst tokens", f'logdiff query {_quoted(path)} "{_worst_tokens(*sides)}"')]
+            if files.compares
+            else []
         ),
     ]
