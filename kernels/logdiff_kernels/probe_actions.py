@@ -21,27 +21,35 @@ def list_probes(task: dict[str, Any], progress: Progress) -> TaskOutput:
 
 
 def probe_facts(task: dict[str, Any], progress: Progress) -> TaskOutput:
-    """What decides a probe's bits besides its own arguments: versions, machine, variables, threads, kernels, probes."""
+    """What decides a probe's bits besides its own arguments: versions, machine, variables, threads, kernels, probes.
+
+    Kernels are built and named only where `aligned` of the task says that they will be probed (default: yes).
+    """
     import torch
 
     from logdiff_kernels.observe import environment
-    from logdiff_kernels.ops import registry
 
-    try:
-        built_cpu(progress)
-        aligned: Any = registry.fingerprint()
-    except UnsupportedError as error:
-        aligned = error.message
     facts = {
         "packages": environment.packages(),
         "cpu": environment.cpu(),
         "env": environment.environment_variables(),
         "device": environment.device(),
         "threads": torch.get_num_threads(),
-        "aligned": aligned,
+        "aligned": _aligned(progress) if task.get("aligned", True) else None,
         "probes": _sources(),
     }
     return TaskOutput(data=facts)
+
+
+def _aligned(progress: Progress) -> Any:
+    """The build of the aligned kernels, made where there is none; a sentence where this machine can't have them."""
+    from logdiff_kernels.ops import registry
+
+    try:
+        built_cpu(progress)
+        return registry.fingerprint()
+    except UnsupportedError as error:
+        return error.message
 
 
 def run_probes(task: dict[str, Any], progress: Progress) -> TaskOutput:

@@ -12,6 +12,9 @@ from logdiff.case.files import write_atomic
 from logdiff.jsonio import dumps
 from logdiff.probe.plan import Plan
 
+ALIGNED = "aligned"
+"""The provider of the aligned kernels, and the fact that names their build."""
+
 Identity = tuple[str, str, str, str]
 """(operator, provider, relation, other provider or empty)."""
 
@@ -33,14 +36,17 @@ def identity(entry: dict[str, Any]) -> Identity:
 class Cache:
     """The stored answers for one plan under the facts of one interpreter (versions, machine, threads, kernels, probes).
 
-    An answer counts when its check, seed, dtype, device and shapes are the plan's. Answers for which time ran out are
-    not kept.
+    The aligned kernels decide only the answers in which the aligned provider takes part: the others stay when the
+    kernels change, and are found by a plan that does not ask for them. An answer counts when its check, seed, dtype,
+    device and shapes are the plan's. Answers for which time ran out are not kept.
     """
 
     def __init__(self, facts: dict[str, Any], plan: Plan) -> None:
         self._facts = hashlib.sha256(dumps(facts).encode()).hexdigest()
+        self._aligned = facts.get(ALIGNED)
         self._plan = plan
-        self._folder = folder() / self._facts[:16]
+        stock = dumps({name: fact for name, fact in facts.items() if name != ALIGNED})
+        self._folder = folder() / hashlib.sha256(stock.encode()).hexdigest()[:16]
 
     @property
     def fingerprint(self) -> str:
@@ -73,10 +79,11 @@ class Cache:
     def _asked(self, who: Identity) -> bool:
         op, provider, relation, other = who
         plan = self._plan
-        named = not plan.providers or (provider in plan.providers and (not other or other in plan.providers))
+        named = plan.asks(provider) and (not other or plan.asks(other))
         return (plan.ops == ("all",) or op in plan.ops) and named and (not plan.relations or relation in plan.relations)
 
     def _name(self, who: Identity) -> str:
         plan = self._plan
-        key = dumps([who, plan.seed, plan.dtype, plan.device, plan.shapes.get(who[0])])
+        kernels = self._aligned if ALIGNED in (who[1], who[3]) else None
+        key = dumps([who, plan.seed, plan.dtype, plan.device, plan.shapes.get(who[0]), kernels])
         return hashlib.sha256(key.encode()).hexdigest()[:32] + ".json"

@@ -54,6 +54,10 @@ class Plan:
     left_out: list[dict[str, Any]] = field(default_factory=list)
     model: str | None = None
 
+    def asks(self, provider: str) -> bool:
+        """Whether checks of a provider are wanted: it is named, or none is."""
+        return not self.providers or provider in self.providers
+
     def task(self) -> dict[str, Any]:
         """The runner's task."""
         return {

@@ -10,7 +10,7 @@ from typing import Any
 
 from logdiff import __version__
 from logdiff.errors import LogdiffError
-from logdiff.probe.cache import Cache, identity
+from logdiff.probe.cache import ALIGNED, Cache, identity
 from logdiff.probe.plan import Plan
 from logdiff.target import OnProgress, Timeouts
 from logdiff.target.local import LocalRunner
@@ -63,7 +63,7 @@ def run_probes(
             cancel=cancel,
         )
         try:
-            facts = runner.run({"task": "probe_facts"}, on_progress).data
+            facts = runner.run({"task": "probe_facts", "aligned": plan.asks(ALIGNED)}, on_progress).data
             cache = Cache(facts, plan)
             known = [] if fresh else cache.known()
             task = {**plan.task(), "known": [list(identity(entry)) for entry in known], "output": str(output)}

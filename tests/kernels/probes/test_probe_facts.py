@@ -24,3 +24,13 @@ def test_kernels_that_have_to_be_compiled_first_are_told_source_by_source(monkey
     facts = probe_facts({}, lambda *step: told.append(step)).data
     assert told == [(0, 2, "source", "compiling the CPU kernels"), (1, 2, "source", "linear.cpp")]
     assert facts["aligned"]["contract"]
+
+
+def test_no_kernel_is_built_for_probes_of_other_providers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def builds(*_: Any, **__: Any) -> Path:
+        raise AssertionError("built")
+
+    monkeypatch.setattr(build, "ensure_library", builds)
+    assert probe_facts({"aligned": False}, lambda *step: None).data["aligned"] is None
+    with pytest.raises(AssertionError, match="built"):
+        probe_facts({}, lambda *step: None)

@@ -164,3 +164,19 @@ def test_answers_are_kept_under_everything_that_decides_them(tmp_path: Path, mon
     (file,) = (tmp_path / "probes").rglob("*.json")
     file.write_text("{torn", encoding="utf-8")
     assert cache.known() == []
+
+
+def test_new_kernels_leave_the_answers_of_other_providers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGDIFF_CACHE", str(tmp_path))
+    everyone = make_plan(["linear"])
+    stock = entry("linear", "torch", "I:batch", True)
+    ours = entry("linear", "aligned", "I:batch", True)
+    against = entry("linear", "torch", "P", False, against="aligned")
+    old = Cache({"torch": "2.13", "aligned": {"build": "1"}}, everyone)
+    for one in (stock, ours, against):
+        old.keep(one)
+    assert len(old.known()) == 3
+    assert Cache({"torch": "2.13", "aligned": {"build": "2"}}, everyone).known() == [stock]
+    assert Cache({"torch": "2.13", "aligned": None}, make_plan(["linear"], providers=["torch"])).known() == [stock]
+    assert not make_plan(["linear"], providers=["torch"]).asks("aligned")
+    assert everyone.asks("aligned")
