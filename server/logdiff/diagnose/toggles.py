@@ -58,7 +58,7 @@ class Toggle:
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {
-            "side": self.side, "kind": self.kind, "removed": self.removed, "before_ms": self.before,
+            "side": self.side, "kind": self.kind, "removed": self.removed, "before_ms": self.before, "z": self.z,
             "after_ms": self.after, "share": self.share,
         }  # fmt: skip
 
