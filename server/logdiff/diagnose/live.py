@@ -24,6 +24,7 @@ from logdiff.localize.operators import input_findings, operator_findings
 from logdiff.localize.quantity import dtype_findings, gate_findings
 from logdiff.localize.routing import routing
 from logdiff.localize.weights import weight_findings
+from logdiff.measure.gates.weights import tensor_differences
 from logdiff.target import OnProgress, Timeouts
 from logdiff.verdict.causes import causes
 from logdiff.verdict.records import Diagnosis
@@ -94,7 +95,8 @@ class _Live:
             measure=block["measure"], floor=block["floor"], pairs=block["pairs"], repeat=repeat,
             reruns=_reruns(block["floor"]),
         )  # fmt: skip
-        self._step = _step(block["measure"], session.run.steps)
+        self._sums = _weight_sums(session.case.path, session.run.steps)
+        self._step = _step(block["measure"], session.run.steps, self._sums)
         self._observed = Observed(self._step)
         self._models: dict[str, dict[str, Any]] = {}
 
@@ -185,17 +187,11 @@ class _Live:
 
     def _weights(self, observed: Observed | None) -> None:
         """Weights of every step: those of the step that is looked at against the checkpoint, others side by side."""
-        case = self._session.case.path
         checkpoint = None
         if observed is not None and observed.reference is not None and observed.reference_folder is not None:
             name = observed.reference.get("weights")
             checkpoint = read_json(observed.reference_folder / name) if name else None
-        for step in range(self._session.run.steps):
-            sides = {}
-            for side in ("rollout", "train"):
-                path = case / "sides" / side / f"weights-step{step}.json"
-                if path.is_file():
-                    sides[side] = read_json(path)
+        for step, sides in self._sums.items():
             truth = checkpoint if step == self._step else None
             self._known.findings += weight_findings(sides, truth, step, f"sides/*/weights-step{step}.json")
 
@@ -266,15 +262,32 @@ def _reruns(floor: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _step(measure: dict[str, Any], steps: int) -> int:
-    """The step to look at: the last one, unless an earlier one is as bad."""
-    by_step = measure.get("by_step") or {}
-    means = {int(k): v.get("mean_abs") for k, v in by_step.items() if k.isdigit() and isinstance(v, dict)}
-    numbers = {k: v for k, v in means.items() if isinstance(v, (int, float))}
-    if steps == 1 or not numbers:
+def _weight_sums(case: Path, steps: int) -> dict[int, dict[str, dict[str, Any]]]:
+    """step -> side -> `logdiff-weights/1` of the case."""
+    found: dict[int, dict[str, dict[str, Any]]] = {}
+    for step in range(steps):
+        for side in ("rollout", "train"):
+            path = case / "sides" / side / f"weights-step{step}.json"
+            if path.is_file():
+                found.setdefault(step, {})[side] = read_json(path)
+    return found
+
+
+def _step(measure: dict[str, Any], steps: int, sums: dict[int, dict[str, dict[str, Any]]]) -> int:
+    """The step to look at: the last one where its weights differ or it is much worse than the first, else the first.
+
+    Only the last step's checkpoint is still there.
+    """
+    if steps == 1:
         return 0
-    last = max(numbers)
-    return last if numbers[last] > 1.5 * numbers.get(0, 0.0) else 0
+    last = steps - 1
+    sides = sums.get(last, {})
+    if len(sides) == 2 and tensor_differences(sides["rollout"], sides["train"]):
+        return last
+    by_step = measure.get("by_step") or {}
+    means = [(by_step.get(str(step)) or {}).get("mean_abs") for step in (0, last)]
+    first, final = (float(m) if isinstance(m, (int, float)) else 0.0 for m in means)
+    return last if final > 1.5 * first else 0
 
 
 def read_verdict(case: Path) -> dict[str, Any] | None:
