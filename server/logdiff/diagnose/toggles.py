@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,8 @@ def change(before: Any, after: Any) -> tuple[float, float, float]:
     one, other = before[kept], after[kept]
     difference = one - other
     error = float(difference.std(ddof=1)) / np.sqrt(len(difference)) if len(difference) > 1 else 0.0
-    z = float(difference.mean() / error) if error > 0 else 0.0
+    mean = float(difference.mean())
+    z = mean / error if error > 0 else math.copysign(math.inf, mean) if mean else 0.0
     return float(one.mean()), float(other.mean()), z
 
 
