@@ -53,6 +53,7 @@ class VllmEngine:
             "reload",
             "realign",
             "dispatch_trace",
+            "capture",
         }
     )
 
@@ -444,3 +445,8 @@ class VllmEngine:
         from logdiff_kernels.engines.vllm.tracing import trace_engine
 
         return trace_engine(self, task, progress)
+
+    def _capture(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
+        from logdiff_kernels.engines.vllm.boundaries.task import capture_engine
+
+        return capture_engine(self, task, progress)

@@ -143,6 +143,36 @@ def _trace_end(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
 
 
 @_operation
+def _capture_begin(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
+    """Keep the boundaries of the next steps; see `boundaries.session.begin`.
+
+    Raises:
+        UnsupportedError: vLLM chose its model runner V2.
+    """
+    from logdiff_kernels.engines.vllm.boundaries import session
+
+    if getattr(worker, "use_v2_model_runner", False):
+        raise UnsupportedError(_V2, value=type(worker.model_runner).__name__, hint="VLLM_USE_V2_MODEL_RUNNER=0")
+    return session.begin(worker, payload), b""
+
+
+@_operation
+def _capture_end(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
+    """Write what was kept; see `boundaries.session.end`."""
+    from logdiff_kernels.engines.vllm.boundaries import session
+
+    return session.end(worker, payload), b""
+
+
+@_operation
+def _capture_abandon(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
+    """End a capture without a file; may be asked when none runs."""
+    from logdiff_kernels.engines.vllm.boundaries import session
+
+    return session.abandon(worker), b""
+
+
+@_operation
 def _inspect(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
     """Patched functions, libraries, modules and resolved backends of this worker; see `tracing.worker_document`."""
     from logdiff_kernels.engines.vllm.tracing import worker_document
