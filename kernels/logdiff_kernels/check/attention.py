@@ -1,0 +1,128 @@
+"""Attention of captured queries over the captured keys and values of the same sample, with every choice a parameter.
+
+Parameters: `heads`, `kv_heads`, `scale`, `window` (None; the token itself counts), `softcap` (0: none), `sinks`
+[heads] or None, `chunk` (None; attention within blocks of positions), `kv_map` (key head of each query head; None:
+consecutive groups), `causal` (True). Faults that variants plant: `delay` (keys younger than that many tokens unseen),
+`unseen_below` (keys of earlier positions unseen), `leak` (keys of the sample before are seen), `key_shift` (keys and
+values stand for the position that many places on).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from logdiff_kernels.check.given import SINGLE, Given, Parameters, wide
+
+BLOCK = 1 << 24
+"""Scores at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Queries of one sample: rows of the output, q [Hq, n, D], k and v [Hq, m, D], seen bool [n, m]."""
+
+    index: torch.Tensor
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    seen: torch.Tensor
+
+
+def attention(given: Given, p: Parameters) -> torch.Tensor:
+    """The context [n, Hq * Dv], eager: scores in the dtype of the inputs, softmax in `wide`, weights rounded back."""
+    out: torch.Tensor | None = None
+    for piece in pieces(given, p):
+        weights, _ = softmax(scores(piece, p), piece.seen, p)
+        context = (weights.to(piece.v.dtype) @ piece.v).transpose(0, 1).flatten(1)
+        if out is None:
+            out = context.new_zeros(len(given.rows), context.shape[1])
+        out[piece.index] = context
+    assert out is not None
+    return out
+
+
+def attention_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> torch.Tensor:
+    """Scores, the maximum taken off, weights and output rounded; sums in fp32."""
+    out = torch.zeros_like(ref)
+    for piece in pieces(given, p):
+        s = scores(piece, p)
+        weights, top = softmax(s, piece.seen, p)
+        finite = torch.where(piece.seen, s, 0.0)
+        shift = torch.where(piece.seen, s - top, 0.0)
+        noise = weights.square() * (2 * finite.square() + shift.square() + 1)  # of a score, as a factor of its weight
+        context = weights @ piece.v
+        v2 = piece.v.square()
+        moved = noise @ v2 - 2 * context * (noise @ piece.v) + context.square() * noise.sum(-1, keepdim=True)
+        plain = weights.square() @ v2
+        dot = (piece.q.square() @ piece.k.square().transpose(1, 2)).sqrt() * abs(p["scale"])
+        single = weights.square() * torch.where(piece.seen, dot, 0.0).square()
+        fine = (single * p["size"]) @ v2 + plain
+        part = (u * u * (context.square() + plain + moved.clamp(min=0)) + SINGLE * SINGLE * fine).sqrt()
+        out[piece.index] = part.transpose(0, 1).flatten(1)
+    return out + 1e-3 * u * ref.square().mean(-1, keepdim=True).sqrt()
+
+
+def pieces(given: Given, p: Parameters) -> Iterator[Piece]:
+    """The queries sample by sample, a bounded number of scores at a time."""
+    assert given.keys is not None
+    assert given.key is not None
+    assert given.value is not None
+    heads, kv_heads = p["heads"], p["kv_heads"]
+    kv_map = p.get("kv_map")
+    for sample in given.rows.sample.unique().tolist():
+        rows = (given.rows.sample == sample).nonzero()[:, 0]
+        visible = given.keys.sample == sample
+        if p.get("leak"):
+            visible = visible | (given.keys.sample == sample - 1)
+        found = visible.nonzero()[:, 0]
+        where = given.keys.position[found] + int(p.get("key_shift", 0))
+        own = given.keys.sample[found] == sample
+        k = given.key[found].unflatten(-1, (kv_heads, -1)).transpose(0, 1)
+        v = given.value[found].unflatten(-1, (kv_heads, -1)).transpose(0, 1)
+        if kv_map is not None:
+            k, v = k[kv_map], v[kv_map]
+        elif kv_heads != heads:
+            k, v = k.repeat_interleave(heads // kv_heads, 0), v.repeat_interleave(heads // kv_heads, 0)
+        step = max(1, BLOCK // max(1, heads * len(found)))
+        for part in rows.split(step):
+            at = given.rows.position[part][:, None]
+            seen = mask(at, where[None, :], p)
+            if p.get("leak"):
+                seen = torch.where(own[None, :], seen, True)
+            q = given.x[0][part].unflatten(-1, (heads, -1)).transpose(0, 1)
+            yield Piece(part, q, k, v, seen)
+
+
+def mask(at: torch.Tensor, key: torch.Tensor, p: Parameters) -> torch.Tensor:
+    """Which keys a query sees: bool over the broadcast of query and key positions."""
+    seen = key <= at if p.get("causal", True) else torch.ones_like(key <= at)
+    if p.get("window"):
+        seen = seen & (at - key < p["window"])
+    if p.get("chunk"):
+        seen = seen & (at // p["chunk"] == key // p["chunk"])
+    if p.get("delay"):
+        seen = seen & ((at - key >= p["delay"]) | (at == key))
+    if p.get("unseen_below"):
+        seen = seen & ((key >= p["unseen_below"]) | (at == key))
+    return seen
+
+
+def scores(piece: Piece, p: Parameters) -> torch.Tensor:
+    """[Hq, n, m], scaled and capped, masked keys still in."""
+    s = piece.q @ piece.k.transpose(1, 2) * p["scale"]
+    cap = p.get("softcap") or 0.0
+    return torch.tanh(s / cap) * cap if cap else s
+
+
+def softmax(s: torch.Tensor, seen: torch.Tensor, p: Parameters) -> tuple[torch.Tensor, torch.Tensor]:
+    """(weights, maximum [Hq, n, 1]) in `wide`, sinks in the denominator."""
+    s = s.to(wide(s.dtype)).masked_fill(~seen, float("-inf"))
+    sinks = p.get("sinks")
+    if sinks is not None:
+        column = sinks.to(s.dtype).reshape(-1, 1, 1).expand(-1, s.shape[1], 1)
+        full = torch.cat((s, column), dim=-1)
+        return torch.softmax(full, dim=-1)[..., :-1], full.amax(-1, keepdim=True)
+    return torch.softmax(s, dim=-1), s.amax(-1, keepdim=True)

@@ -1,0 +1,135 @@
+"""The clean model of a checkpoint: its operators with their parameters, from its own code run in fp64."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from logdiff_kernels.check import graph
+from logdiff_kernels.check.captured import Captured
+from logdiff_kernels.check.operators import Model
+from logdiff_kernels.check.precision import widened
+from logdiff_kernels.check.recognise import Clean, Operator, frequencies, recognise
+from logdiff_kernels.engines.transformers.loading import load
+from logdiff_kernels.observe.boundaries.files import BoundaryFile
+
+LENGTH = 72
+"""Tokens that the clean model is run on: beyond the windows of small models."""
+
+Capture = Callable[[Any, list[int], Path], Path]
+"""(model, token ids, path) -> boundary file of one forward over the ids."""
+
+
+def reference(folder: str, dtype: str, ids: list[int], sampling: dict[str, Any], capture: Capture) -> Model:
+    """Load the checkpoint without anything of a side and learn its operators.
+
+    Args:
+        folder: model folder.
+        dtype: the run's; weights are rounded to it.
+        ids: some token ids of the run, for the clean forward.
+        sampling: `temperature`, `top_k`, `top_p`.
+        capture: takes the clean model's boundaries.
+
+    Raises:
+        InputError, EngineError: the folder can't be loaded.
+    """
+    loaded = load(folder, dtype, {"attn_implementation": "eager"})
+    model, config = loaded.model, loaded.model.config.get_text_config(decoder=True)
+    given = _tokens(ids, config)
+    with tempfile.TemporaryDirectory(prefix="logdiff-clean-") as scratch:
+        with widened(model):
+            path = capture(model, given, Path(scratch) / "clean.safetensors")
+        file = BoundaryFile(path)
+        sample = file.header.sample_ids[0]
+        captured = Captured(file, {sample: given}, {sample: len(given) // 2})
+        clean = Clean(model, captured, config)
+        operators: dict[str, Operator | str] = {}
+        for name in captured.names():
+            entry = captured.entries[name]
+            inputs = expected(name, entry.inputs, captured)
+            operators[name] = recognise(clean, name, inputs, entry.where, entry.facts)
+    facts = _facts(clean, operators, sampling)
+    return Model(operators, getattr(torch, loaded.dtype), facts)
+
+
+def expected(name: str, told: tuple[str, ...], captured: Captured) -> tuple[str, ...]:
+    """Boundaries that feed an operator of the clean model: as its dataflow showed, else by the names."""
+    return told if told and "" not in told else graph.sources(name, captured.__contains__)
+
+
+def _tokens(ids: list[int], config: Any) -> list[int]:
+    window = getattr(config, "sliding_window", None) or 0
+    length = min(max(LENGTH, window + 16 if window <= 512 else 0), 544)
+    source = ids or list(range(min(1000, int(config.vocab_size))))
+    return (source * (length // len(source) + 1))[:length]
+
+
+def _facts(clean: Clean, operators: dict[str, Operator | str], sampling: dict[str, Any]) -> dict[str, Any]:
+    found = [o for o in operators.values() if isinstance(o, Operator)]
+    attention = [o.p for o in found if o.kind == "attention"]
+    windows = sorted({int(p["window"]) for p in attention if p.get("window")})
+    if isinstance(window := getattr(clean.config, "sliding_window", None), int):
+        windows = sorted({*windows, window})
+    thetas, rules = _rotations(clean)
+    temperature = float(sampling.get("temperature", 1.0) or 1.0)
+    head, table = clean.model.get_output_embeddings(), clean.model.get_input_embeddings()
+    embedding = operators.get("embedding")
+    facts: dict[str, Any] = {
+        "windows": windows,
+        "thetas": thetas,
+        "rope_rules": rules,
+        "scales": _scales(clean.config),
+        "temperature": temperature,
+        "top_k": int(sampling.get("top_k") or -1),
+        "top_p": float(sampling.get("top_p") or 1.0),
+        "embedding_weight": lambda: table.weight.detach(),
+    }
+    if head is not None and head.weight is not table.weight:
+        facts["head_weight"] = lambda: head.weight.detach()
+    else:
+        facts.pop("embedding_weight")
+    if isinstance(embedding, Operator) and embedding.p["scale"] != 1.0:
+        facts["embedding_scale"] = math.sqrt(embedding.p["weight"].shape[1])
+    return facts
+
+
+def _rotations(clean: Clean) -> tuple[list[float], list[tuple[str, torch.Tensor, float]]]:
+    """Bases named by the configuration, and the frequencies of every table and of the unscaled rule."""
+    bases: list[float] = []
+
+    def walk(value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                if key in ("rope_theta", "rope_local_base_freq") and isinstance(inner, (int, float)):
+                    bases.append(float(inner))
+                walk(inner)
+
+    walk(clean.config.to_dict())
+    rules: list[tuple[str, torch.Tensor, float]] = []
+    for number, (inv_freq, factor) in enumerate(frequencies(clean)):
+        rules.append((f"table-{number}-of-the-model", inv_freq, factor))
+        share = torch.arange(len(inv_freq), dtype=torch.float64) / len(inv_freq)
+        for base in dict.fromkeys(bases):
+            rules.append((f"the-unscaled-rule-of-theta-{base:g}", base**-share, 1.0))
+    return list(dict.fromkeys(bases)), rules
+
+
+def _scales(config: Any) -> dict[str, float]:
+    """Scales of scores that other readings of the configuration would give."""
+    found: dict[str, float] = {}
+    hidden, heads = getattr(config, "hidden_size", None), getattr(config, "num_attention_heads", None)
+    if hidden and heads:
+        found["1/sqrt(hidden size / heads)"] = (hidden / heads) ** -0.5
+    scalar = getattr(config, "query_pre_attn_scalar", None)
+    if scalar:
+        found["1/sqrt(query_pre_attn_scalar)"] = float(scalar) ** -0.5
+    for part in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
+        size = getattr(config, part, None)
+        if size:
+            found[f"1/sqrt({part})"] = float(size) ** -0.5
+    return found
