@@ -42,7 +42,7 @@ class EngineFree:
 def _environment(task: dict[str, Any], progress: Progress) -> TaskOutput:
     from logdiff_kernels.observe.environment import environment
 
-    return TaskOutput(data=environment())
+    return TaskOutput(data=environment(lambda done, total, name: progress(done, total, "fact", name)))
 
 
 def _list_models(task: dict[str, Any], progress: Progress) -> TaskOutput:

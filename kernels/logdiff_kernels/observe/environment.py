@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -60,20 +61,29 @@ _CANN_FILES = (
 )
 
 
-def environment() -> dict[str, Any]:
-    """All facts: python, platform, cpu, torch, packages, device, cann, env."""
-    return {
-        "format": "logdiff-env/1",
-        "python": python(),
-        "platform": platform_facts(),
-        "cpu": cpu(),
-        "torch": torch_facts(),
-        "packages": packages(),
-        "distributions": ambiguous_distributions(),
-        "device": device(),
-        "cann": cann(),
-        "env": environment_variables(),
+def environment(on_fact: Callable[[int, int, str], None] = lambda done, total, name: None) -> dict[str, Any]:
+    """All facts: python, platform, cpu, torch, packages, distributions, device, cann, env.
+
+    Args:
+        on_fact: called with (facts told, number of facts, name) before each of them: torch alone takes seconds.
+    """
+    facts: dict[str, Callable[[], Any]] = {
+        "python": python,
+        "platform": platform_facts,
+        "cpu": cpu,
+        "torch": torch_facts,
+        "packages": packages,
+        "distributions": ambiguous_distributions,
+        "device": device,
+        "cann": cann,
+        "env": environment_variables,
     }
+    found: dict[str, Any] = {"format": "logdiff-env/1"}
+    for done, (name, tell) in enumerate(facts.items()):
+        on_fact(done, len(facts), name)
+        found[name] = tell()
+    on_fact(len(facts), len(facts), "")
+    return found
 
 
 def python() -> dict[str, Any]:

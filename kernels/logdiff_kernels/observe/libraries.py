@@ -8,6 +8,7 @@ from typing import Any
 
 from logdiff_kernels.observe.patched.owners import file_digest, installed
 
+_COMPUTES = ("torch", "vllm", "blas", "dnn", "mkl", "omp", "logdiff", "npu", "cann", "cuda")
 _SYSTEM = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
 
 
@@ -16,7 +17,8 @@ def libraries() -> list[dict[str, Any]]:
 
     Returns:
         [{"file" (below its install folder), "by" (distribution), "sha256" (16 digits), "changed": reason or null,
-        "operators": whether `torch.ops.load_library` loaded it}], sorted by file.
+        "operators": whether `torch.ops.load_library` loaded it, "computes": whether it does arithmetic, as the names of
+        its file and folders tell: extension modules that parse JSON are loaded by chance}], sorted by file.
     """
     torch = sys.modules.get("torch")
     loaded = {str(Path(p).resolve()) for p in getattr(getattr(torch, "ops", None), "loaded_libraries", ())}
@@ -30,14 +32,16 @@ def libraries() -> list[dict[str, Any]]:
             continue
         owner = owners.of(path)
         root = owner.root if owner is not None else ""
+        file = path.removeprefix(f"{root}/") if root else path
         digest = file_digest(path)
         found.append(
             {
-                "file": path.removeprefix(f"{root}/") if root else path,
+                "file": file,
                 "by": owner.label if owner is not None else "no distribution",
                 "sha256": digest.removeprefix("sha256=")[:16] if digest else None,
                 "changed": owners.changed(path),
                 "operators": path in loaded,
+                "computes": path in loaded or any(part in file for part in _COMPUTES),
             }
         )
     return found

@@ -132,7 +132,7 @@ def rank_digest(document: dict[str, Any]) -> dict[str, str]:
         "kernels": _kernels(document.get("native") or {}),
         "patched": document["patched"]["digest"],
         "libraries": sorted(
-            (lib["file"].rpartition("/")[2], lib["sha256"]) for lib in document["libraries"] if _computes(lib["file"])
+            (lib["file"].rpartition("/")[2], lib["sha256"]) for lib in document["libraries"] if lib["computes"]
         ),
         "modules": document["modules"],
         "switches": document["switches"],
@@ -143,13 +143,6 @@ def rank_digest(document: dict[str, Any]) -> dict[str, str]:
         name: hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
         for name, value in parts.items()
     }
-
-
-def _computes(file: str) -> bool:
-    """Whether a library is one that does arithmetic: extension modules that parse JSON are loaded by chance."""
-    return any(
-        part in file for part in ("torch", "vllm", "blas", "dnn", "mkl", "omp", "logdiff", "npu", "cann", "cuda")
-    )
 
 
 def _phases(phases: dict[str, Any]) -> Any:

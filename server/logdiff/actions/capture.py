@@ -157,7 +157,7 @@ def env(*, python: str | None = None, on_progress: OnProgress | None = None) -> 
     """Facts of the interpreter that has the engines (`logdiff-env/1`)."""
     from logdiff.live import environment
 
-    return Done(environment(python))
+    return Done(environment(python, on_progress))
 
 
 def list_models(*, python: str | None = None, on_progress: OnProgress | None = None) -> Done:

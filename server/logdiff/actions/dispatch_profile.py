@@ -35,6 +35,23 @@ def dispatch_profile(
     return Done(data, 0 if data["profile"].get("verdict", "same") == "same" else 1)
 
 
+def recorded_alone(**others: object) -> None:
+    """Refuse what a recorded profile can't follow: nothing is run for it.
+
+    Raises:
+        InputError: one of `others`, by argument name, is given.
+    """
+    from logdiff.errors import InputError
+
+    given = [name for name, value in others.items() if value]
+    if given:
+        raise InputError(
+            "a profile is a recording: nothing is run for it",
+            value=", ".join(given),
+            hint="give profiles alone, or a run file without them",
+        )
+
+
 def _stored(folder: Path, data: dict[str, Any], profiles: list[str]) -> dict[str, Any]:
     from logdiff.case import Case
 

@@ -64,9 +64,10 @@ def dispatch(
 
     out: Output = ctx.obj
     if profile:
+        from logdiff.actions.dispatch_profile import recorded_alone
         from logdiff.cli.profile_table import profile_table
 
-        _alone(run_file=run_file, side=side, phases=phases, toggle=toggle, align=align)
+        recorded_alone(run_file=run_file, side=side, phases=phases, toggle=toggle, align=align)
         done = actions.dispatch_profile(profiles=profile, case=case)
         out.show(done.data, profile_table)
         raise typer.Exit(done.exit_code)
@@ -78,14 +79,3 @@ def dispatch(
         )
     out.show(done.data, dispatch_table)
     raise typer.Exit(done.exit_code)
-
-
-def _alone(**others: object) -> None:
-    """Refuse options that a recorded profile can't follow."""
-    given = [name for name, value in others.items() if value]
-    if given:
-        raise InputError(
-            "a profile is a recording: nothing is run for it",
-            value=", ".join(given),
-            hint="give --profile alone, or a run file without it",
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def collect(
     Raises:
         InputError, EngineError, UnsupportedError, CancelledError: as the engine says.
     """
-    wanted = [p for p in PHASES[side] if not phases or p in phases]
+    wanted = phases_of(side, phases)
     spec = run.spec(side, model)
     if VARIABLE not in spec.env:
         spec = replace(spec, env={**spec.env, VARIABLE: _overlay(run, side, folder)})
@@ -66,6 +67,11 @@ def collect(
         raise EngineError(f"the {side} engine left no dispatch document: {error}", value=str(output)) from None
     assert isinstance(data, dict)
     return data
+
+
+def phases_of(side: str, phases: Sequence[str]) -> list[str]:
+    """Those of a side's phases that are asked for; all of them where none is named."""
+    return [p for p in PHASES[side] if not phases or p in phases]
 
 
 def _overlay(run: RunFile, side: str, folder: Path) -> str:

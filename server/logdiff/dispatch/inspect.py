@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from logdiff.dispatch.collect import collect
+from logdiff.dispatch.collect import collect, phases_of
 from logdiff.dispatch.ranks import odd_ones
+from logdiff.dispatch.steps import Steps
 from logdiff.dispatch.table import PAIRS, by_boundary, side_by_side
 from logdiff.dispatch.toggle import SIDES, changes, failed_changes, parse_toggle, verdict, with_toggle
 from logdiff.errors import EngineError, InputError
 from logdiff.jsonio import dumps
 from logdiff.live import RunFile, resolve_models
-from logdiff.target import OnProgress, Progress
+from logdiff.target import OnProgress
 
 KEPT = ("engine", "native", "aligned", "digest", "skipped", "resolved", "switches", "threads", "patched", "ranks")
 PHASE_NAMES = ("prefill", "decode", "score", "backward")
@@ -63,28 +64,31 @@ def inspect(
     with tempfile.TemporaryDirectory(prefix="logdiff-dispatch-") as folder:
         root = Path(folder)
 
-        def trace(which: RunFile, side: str, name: str) -> dict[str, Any]:
-            if on_progress is not None:
-                on_progress(Progress(f"dispatch/{side}", 0, None, "", name))
+        traced = [*sides, *(side for toggle in switches for side in toggle.sides if side in sides)]
+        steps = Steps([len(phases_of(side, phases)) for side in traced], on_progress)
+
+        def trace(which: RunFile, side: str, name: str, words: str) -> dict[str, Any]:
+            steps.start(words)
             return collect(
-                which, side, models[side], root / name, phases=tuple(phases), on_progress=on_progress, cancel=cancel
+                which, side, models[side], root / name, phases=tuple(phases), on_progress=steps, cancel=cancel
             )
 
         documents = {}
         for side in sides:
-            documents[side] = trace(run, side, "stock")
+            documents[side] = trace(run, side, "stock", side)
             _check(side, documents[side])
         proofs = []
         for number, toggle in enumerate(switches):
             changed: dict[str, dict[str, Any]] = {}
             for side in [s for s in toggle.sides if s in documents]:
                 try:
-                    other = trace(with_toggle(run, toggle), side, f"toggle-{number}")
+                    other = trace(with_toggle(run, toggle), side, f"toggle-{number}", f"{side} with {toggle.text}")
                     found = failed_changes if other.get("failed") else changes
                     changed[side] = found(documents[side], other)
                 except EngineError as error:
                     changed[side] = {"error": f"{error.message[:500]}; {error.hint[:300]}".rstrip("; ")}
             proofs.append(verdict(toggle, changed))
+        steps.end()
     return result(documents, proofs), documents
 
 

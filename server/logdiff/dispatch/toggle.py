@@ -211,7 +211,7 @@ def _libraries(document: dict[str, Any]) -> set[str]:
     return {
         f"{one['file'].rpartition('/')[2]} {one['sha256']}"
         for one in document.get("libraries") or []
-        if any(part in one["file"] for part in ("torch", "vllm", "blas", "dnn", "mkl", "omp", "logdiff", "npu", "cann"))
+        if one["computes"]
     }
 
 

@@ -14,9 +14,11 @@ from logdiff.target.engine import TaskResult
 from logdiff.target.local import LocalRunner
 
 
-def environment(python: str | None = None, *, timeouts: Timeouts | None = None) -> dict[str, Any]:
+def environment(
+    python: str | None = None, on_progress: OnProgress | None = None, *, timeouts: Timeouts | None = None
+) -> dict[str, Any]:
     """The `logdiff-env/1` of an interpreter (default: the running one). Raises `InputError` where it can't be run."""
-    found = _task({"task": "environment"}, python, None, timeouts, None).data
+    found = _task({"task": "environment"}, python, on_progress, timeouts, None).data
     return {"format": "logdiff-env/1", **found}
 
 

@@ -9,6 +9,7 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult
 from pydantic import Field
 
+from logdiff.actions.dispatch_profile import recorded_alone
 from logdiff.errors import InputError
 from logdiff.mcp.results import DispatchResult
 from logdiff.mcp.tools import Detail, State, call, clear_errors, tool_maker
@@ -49,7 +50,8 @@ def add_dispatch_tools(server: MCPServer, state: State) -> None:
         with clear_errors():
             folder = str(state.workspace.path(case, "case", exists=False)) if case else ""
             if profiles:
-                _alone(run_file=run_file, phases=phases, toggles=toggles, side="" if side == "both" else side)
+                one_side = "" if side == "both" else side
+                recorded_alone(run_file=run_file, phases=phases, toggles=toggles, side=one_side)
                 found = [str(state.workspace.path(item, "profiles")) for item in profiles]
                 recorded = {"profiles": found, "case": folder or None}
                 return await call(state, ctx, "dispatch_inspect", "dispatch_profile", recorded, folder, detail)
@@ -63,14 +65,3 @@ def add_dispatch_tools(server: MCPServer, state: State) -> None:
                 "case": folder or None,
             }
             return await call(state, ctx, "dispatch_inspect", "dispatch", arguments, folder, detail)
-
-
-def _alone(**others: object) -> None:
-    """Refuse arguments that a recorded profile can't follow."""
-    given = [name for name, value in others.items() if value]
-    if given:
-        raise InputError(
-            "a profile is a recording: nothing is run for it",
-            value=", ".join(given),
-            hint="give `profiles` alone, or a run file without them",
-        )

@@ -10,12 +10,12 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import FrameType
-from typing import Any
 
 import anyio
 from mcp.server import MCPServer
 
 from logdiff import __version__
+from logdiff.mcp.arguments import ToolServer
 from logdiff.mcp.audit import AuditLog
 from logdiff.mcp.jobs import Jobs
 from logdiff.mcp.resources import add_resources
@@ -66,7 +66,7 @@ def build_server(
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(held.close)
 
-    server: MCPServer[Any] = MCPServer(
+    server = ToolServer(
         name="logdiff",
         title="logdiff",
         version=__version__,

@@ -52,3 +52,10 @@ def test_a_fingerprint_has_every_documented_field_and_null_for_the_unknown() -> 
     assert set(documented.split()) <= set(found)
     assert found["vocab_size"] == 5
     assert found["patched"] is None
+
+
+def test_each_fact_is_told_before_it_is_looked_for_and_the_end_once() -> None:
+    told: list[tuple[int, int, str]] = []
+    facts = environment.environment(lambda *step: told.append(step))
+    names = [name for name in facts if name != "format"]
+    assert told == [*((i, len(names), name) for i, name in enumerate(names)), (len(names), len(names), "")]

@@ -372,3 +372,33 @@ async def test_a_row_too_wide_to_show_is_an_error_with_a_way_out(
     assert answer.is_error
     assert "select fewer" in text_of(answer)
     assert len(text_of(answer)) < 500
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "says"),
+    [
+        ("logdiff_measure", {}, "InputError: logdiff_measure: paths: field required"),
+        ("dispatch_inspect", {"side": "left"}, "dispatch_inspect: side: input should be 'both', 'rollout' or 'train'"),
+        ("job_status", {"job_id": "x", "wait_s": "soon"}, "(value: soon)"),
+        ("dispatch_inspect", {"phases": list("abcdefg")}, "and 2 more"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_named_in_words_of_ours(
+    fake_server: Callable[..., Any], fake_jobs: Any, tool: str, arguments: dict[str, Any], says: str
+) -> None:
+    async with Client(fake_server()) as client:
+        result = await client.call_tool(tool, arguments)
+    assert result.is_error
+    assert says in text_of(result)
+    assert "pydantic" not in text_of(result)
+    assert "http" not in text_of(result)
+    assert fake_jobs.records() == []
+
+
+async def test_a_recorded_profile_is_read_alone(root: Path, fake_server: Callable[..., Any], fake_jobs: Any) -> None:
+    (root / "a.db").write_text("")
+    async with Client(fake_server()) as client:
+        result = await client.call_tool("dispatch_inspect", {"profiles": ["a.db"], "toggles": ["env:A=1"]})
+    assert result.is_error
+    assert "nothing is run for it (value: toggles)" in text_of(result)
+    assert fake_jobs.records() == []

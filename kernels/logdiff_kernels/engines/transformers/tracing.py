@@ -40,7 +40,7 @@ def trace_model(
     trace, native = Trace(model, frozenset(r.op for r in foreign() if r.python)), Native()
     sizes = _sizes()
     for done, phase in enumerate(wanted):
-        progress(done, len(wanted), "phase", phase)
+        progress(2 * done, 2 * len(wanted), "pass", phase)
         kind = "generate" if phase in ("prefill", "decode") else phase
         run = runs.get(kind)
         try:
@@ -52,6 +52,7 @@ def trace_model(
             else:
                 with trace.phase(phase, sizes):
                     run(NEW_TOKENS)
+                progress(2 * done + 1, 2 * len(wanted), "pass", phase)
                 with native.phase(phase):
                     run(NEW_TOKENS)
         except RunnerError:
@@ -62,6 +63,7 @@ def trace_model(
             break
     phases = {name: value for name, value in trace.as_dict().items() if name in wanted}
     seen = {name: value for name, value in native.as_dict().items() if name in wanted}
+    progress(2 * len(wanted), 2 * len(wanted), "pass", "comparing functions with their files")
     facts = process_facts(model, aligned=aligned)
     rank = {"phases": phases, "native": seen, "operators": custom_operators(phases), **facts}
     return finish(task, [{**rank, "resolved": resolved(model)}], skipped, table(), failed)
