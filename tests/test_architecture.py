@@ -26,6 +26,7 @@ LAYER = {  # a part may import parts of a lower number, and itself
     "live": 4,
     "localize": 4.5,
     "diagnose": 5,
+    "playbook": 5.5,
     "align": 5,
     "dispatch": 5,
     "probe": 2.5,  # reads with `target`, is drawn by `report`

@@ -16,6 +16,7 @@ from logdiff.actions.dispatch_profile import dispatch_profile
 from logdiff.actions.done import Done
 from logdiff.actions.evidence import compare, import_, measure, query, report
 from logdiff.actions.kernels import KERNEL_PROVIDERS, kernels
+from logdiff.actions.playbook import playbook
 from logdiff.actions.probe import probe_list, probe_run
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ACTIONS", "DEMO_MODELS", "KERNEL_PROVIDERS", "Done", "align_apply", "align_plan", "align_revert", "align_status",
     "audit", "build_model", "compare", "demo", "dispatch", "dispatch_profile", "env", "import_", "kernels",
-    "list_models", "measure", "perform", "probe_list", "probe_run", "query", "report", "run",
+    "list_models", "measure", "perform", "playbook", "probe_list", "probe_run", "query", "report", "run",
 ]  # fmt: skip
 
 
@@ -44,6 +45,7 @@ ACTIONS: dict[str, Callable[..., Done]] = {
     "env": env,
     "import": import_,
     "measure": measure,
+    "playbook": playbook,
     "probe_run": probe_run,
     "query": query,
     "report": report,

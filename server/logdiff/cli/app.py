@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from logdiff.cli import align, audit, capture, dispatch, evidence, kernels, models, probe, serve
+from logdiff.cli import align, audit, capture, dispatch, evidence, kernels, models, playbook, probe, serve
 from logdiff.cli.output import Output
 from logdiff.errors import CancelledError, InputError, LogdiffError, storage_error
 
@@ -54,6 +54,7 @@ def build() -> typer.Typer:
     app.add_typer(kernels.app, name="kernels")
     app.add_typer(probe.app, name="probe")
     app.command("dispatch")(dispatch.dispatch)
+    app.command("playbook")(playbook.playbook)
     app.command("env")(capture.env)
     app.command("serve")(serve.serve)
     return app
