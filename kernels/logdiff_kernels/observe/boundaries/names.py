@@ -22,7 +22,7 @@ LAYER = (
     "mlp_norm",
     "router_logits", "expert_ids", "expert_weights",
     "gate", "up", "act", "mlp_out",
-    "shared_gate", "shared_up", "shared_act", "shared_out",
+    "shared_gate", "shared_up", "shared_act", "shared_out", "shared_scale",
     "experts_out",
     "moe_out",
     "mlp_post_norm",
@@ -33,7 +33,8 @@ LAYER = (
 `q`, `k`, `v`: projections with their biases, before norm and rotation. `context`: attention before its output
 projection. `attn_out`, `mlp_out`: after the projection and its sum over ranks. `*_post_norm`: norms of a block's output
 before it is added (Gemma). `attn_residual`, `residual`: the residual stream after attention, after the layer.
-`experts_out`: the weighted sum of the routed experts, `moe_out`: with shared experts and scale.
+`shared_scale` [rows, 1]: logits of the sigmoid by which some models scale their shared expert. `experts_out`: the
+weighted sum of the routed experts, `moe_out`: with shared experts and scale.
 """
 
 BEFORE = ("embedding",)
@@ -47,7 +48,8 @@ OPERATORS = {
     "v_norm": "norm", "attn_post_norm": "norm", "mlp_norm": "norm", "mlp_post_norm": "norm", "final_norm": "norm",
     "q_a": "linear", "q": "linear", "kv_a": "linear", "kv_b": "linear", "k": "linear", "v": "linear",
     "attn_gate": "linear", "attn_out": "linear", "gate": "linear", "up": "linear", "mlp_out": "linear",
-    "shared_gate": "linear", "shared_up": "linear", "shared_out": "linear", "router_logits": "linear",
+    "shared_gate": "linear", "shared_up": "linear", "shared_out": "linear", "shared_scale": "linear",
+    "router_logits": "linear",
     "q_rope": "rope", "k_rope": "rope",
     "context": "attention",
     "attn_residual": "add", "residual": "add", "moe_out": "add",
