@@ -160,6 +160,15 @@ class Recorder:
             return False
         return patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns)
 
+    def kept(self, sample: Any) -> npt.NDArray[np.int64]:
+        """Which rows of a flat batch are of samples that are kept; `sample` as `Rows.sample`."""
+        return np.flatnonzero(self._file_index[_numpy(sample)] >= 0)
+
+    @property
+    def kept_rows(self) -> npt.NDArray[np.int64]:
+        """`kept` of the pass that runs."""
+        return np.zeros(0, dtype=np.int64) if self._pass is None else self._pass.index
+
     def begin(self, rows: Rows) -> bool:
         """A forward pass begins. Returns whether any of its rows is kept; if not, `give` may be left out.
 
@@ -169,7 +178,7 @@ class Recorder:
         sample, position, ids = (_numpy(v) for v in (rows.sample, rows.position, rows.input_id))
         if not len(sample) == len(position) == len(ids):
             raise ValueError(f"rows of {len(sample)} samples, {len(position)} positions, {len(ids)} ids")
-        index = np.flatnonzero(self._file_index[sample] >= 0)
+        index = self.kept(sample)
         owner, place = sample[index], position[index]
         if bool(((place < 0) | (place >= self._length[owner])).any()):
             raise ValueError("a row lies beyond the end of its sample")
@@ -239,6 +248,28 @@ class Recorder:
         """The pass is over."""
         self._pass = None
         self._recent.clear()
+
+    def cached(self, sample: int, source: int, count: int) -> None:
+        """The first `count` rows of a sample were not computed but read from another sample's cache: keep its keys and
+        values (boundaries of every position) for them too; call after the last pass.
+
+        Args:
+            sample, source: indices into the task's samples; a sample that isn't kept is left as it is.
+        """
+        if self._file_index[sample] < 0 or self._file_index[source] < 0:
+            return
+        mine, theirs = (self._first[i] + np.arange(count) for i in (sample, source))
+        missing = (self._pass_of[mine] < 0) & (self._pass_of[theirs] >= 0)
+        mine, theirs = mine[missing], theirs[missing]
+        own = self._pass_of[self._first[sample] : self._first[sample] + self._length[sample]]
+        if not len(mine) or not (own >= 0).any():
+            return
+        self._input_id[mine], self._position_id[mine] = self._input_id[theirs], self._position_id[theirs]
+        self._pass_of[mine] = own[own >= 0].min()
+        for held in self._held.values():
+            if held.kind is self._kinds["every"]:
+                there = held.columns.written[held.kind.place[theirs]]
+                held.columns.copy(held.kind.place[mine[there]], held.columns, held.kind.place[theirs[there]])
 
     def logprobs(self, values: Any, null: Any = None) -> None:
         """What the engine reported of every response token of the task; call after the last pass.

@@ -219,6 +219,9 @@ class _Layer:
         if runner is None:
             return
         facts = router_facts(runner.module)
+        for _, call in self.of_kind("linear"):
+            if call.left[0].shape[1] == 1 and not self.inside(call):  # the gate of a shared expert
+                self.add("shared_scale", call, call.left[0], call.given)
         for _, call in self.of_kind("router"):
             logits = call.given[0]
             source = next((c for _, c in self.of_kind("linear") if same(c.left[0], logits)), None)
@@ -232,7 +235,7 @@ class _Layer:
         for _, call in self.of_kind("experts"):
             shard = Shard("sum") if reduced and not runner.module._fused_output_is_reduced else WHOLE
             self.add("experts_out", call, call.left[0], call.given, shard, facts=experts_facts(runner.module))
-        terms = [f for p in ("experts_out", "shared_out") if (f := self.part(p)) is not None]
+        terms = [f for p in ("experts_out", "shared_out", "shared_scale") if (f := self.part(p)) is not None]
         own = {"scaling": experts_facts(runner.module)["scaling"], "shared": runner.module.shared_experts is not None}
         self.add("moe_out", runner, runner.left[0], [f.values for f in terms], WHOLE, [f.shard for f in terms], own)
 

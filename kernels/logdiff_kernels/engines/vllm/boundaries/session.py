@@ -63,7 +63,7 @@ def end(worker: Any, payload: dict[str, Any]) -> dict[str, Any]:
     try:
         capture.remove()
         _check_seen(capture)
-        _note(capture, recorder)
+        _note(capture, recorder, begun)
         _logprobs(recorder, payload["logprobs"])
         return recorder.write(
             payload["paths"][worker.rank],
@@ -85,7 +85,7 @@ def _check_seen(capture: WorkerCapture) -> None:
         )
 
 
-def _note(capture: WorkerCapture, recorder: Recorder) -> None:
+def _note(capture: WorkerCapture, recorder: Recorder, begun: dict[str, Any]) -> None:
     if capture.eager:
         recorder.note(
             "the engine runs compiled or as recorded graphs; for the capture its own forward ran uncompiled: "
@@ -97,9 +97,15 @@ def _note(capture: WorkerCapture, recorder: Recorder) -> None:
         recorder.note(f"{capture.moved} rows were rotated at other positions than the model was given")
     if capture.unplaced:
         recorder.note(f"{capture.unplaced} rows of logits could not be placed")
+    for index, (count, source) in capture.sources(begun["prompts"], begun["responses"]).items():
+        if source is not None:
+            recorder.cached(index, source, count)
     if capture.cached:
         rows = sum(capture.cached.values())
-        recorder.note(f"{rows} rows of {len(capture.cached)} samples came from the prefix cache and were not computed")
+        recorder.note(
+            f"{rows} rows of {len(capture.cached)} samples came from the prefix cache and were not computed: of them "
+            "there are keys and values alone, as the sample that the cache was filled by has them"
+        )
 
 
 def _logprobs(recorder: Recorder, path: str) -> None:
@@ -121,18 +127,9 @@ def _extra(worker: Any, capture: WorkerCapture, begun: dict[str, Any]) -> dict[s
     if extra["tensor_parallel"] > 1:
         extra["shards"] = capture.shards
     if capture.cached:
+        names = begun["sample_ids"]
         extra["cached"] = {
-            begun["sample_ids"][index]: {"rows": count, "same_as": _source(capture, begun, index, count)}
-            for index, count in capture.cached.items()
+            names[index]: {"rows": count, "same_as": None if source is None else names[source]}
+            for index, (count, source) in capture.sources(begun["prompts"], begun["responses"]).items()
         }
     return extra
-
-
-def _source(capture: WorkerCapture, begun: dict[str, Any], index: int, count: int) -> str | None:
-    """Another kept sample of the same first `count` tokens whose rows were computed: its keys and values are these."""
-    wanted = (begun["prompts"][index] + begun["responses"][index])[:count]
-    for other, name in enumerate(begun["sample_ids"]):
-        ids = (begun["prompts"][other] + begun["responses"][other])[:count]
-        if other != index and ids == wanted and capture.kept_positions(other) >= set(range(count)):
-            return str(name)
-    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -278,9 +279,25 @@ class WorkerCapture:
         )  # fmt: skip
         self._emit(found, torch.tensor(kept))
 
-    def kept_positions(self, sample: int) -> set[int]:
-        """Positions of a sample that were computed."""
-        return self._seen.get(sample, set())
+    def sources(self, prompts: Sequence[Any], responses: Sequence[Any]) -> dict[int, tuple[int, int | None]]:
+        """{sample: (rows that came from the prefix cache, a kept sample of the same ids that computed them)}."""
+        found: dict[int, tuple[int, int | None]] = {}
+        for index, count in self.cached.items():
+            wanted = [*prompts[index], *responses[index]][:count]
+            found[index] = (
+                count,
+                next(
+                    (
+                        other
+                        for other, positions in self._seen.items()
+                        if other != index
+                        and positions >= set(range(count))
+                        and [*prompts[other], *responses[other]][:count] == wanted
+                    ),
+                    None,
+                ),
+            )
+        return found
 
     def _scores(self, sample: int, position: int) -> bool:
         prompt, total = self._samples[sample]
