@@ -17,15 +17,16 @@ from logdiff_kernels.errors import EngineError, InputError
 from logdiff_kernels.protocol import Request, plain, required
 
 if TYPE_CHECKING:
+    from logdiff_kernels.engines.transformers.boundaries.capture import Expect
     from logdiff_kernels.engines.transformers.scorer import Scorer
 
 _TRAIN = frozenset(
-    {"tokenize", "decode_text", "score", "weights", "fingerprint", "update", "realign", "dispatch_trace"}
+    {"tokenize", "decode_text", "score", "weights", "fingerprint", "update", "realign", "dispatch_trace", "capture"}
 )
 _ROLLOUT = frozenset(
     {
         *("tokenize", "decode_text", "generate", "force", "rescore", "score"),
-        *("weights", "fingerprint", "reload", "realign", "dispatch_trace"),
+        *("weights", "fingerprint", "reload", "realign", "dispatch_trace", "capture"),
     }
 )
 
@@ -78,6 +79,7 @@ class TransformersAdapter:
             "update": self._update,
             "reload": self._reload,
             "realign": self._realign,
+            "capture": self._capture,
             "dispatch_trace": self._dispatch_trace,
         }
         return actions[task["task"]](task, progress)
@@ -132,9 +134,9 @@ class TransformersAdapter:
             columns, data["scoring"] = self._scores(given.prompts, responses, task, sampling, progress)
         return self._written(task, given, responses, columns, sampling, data)
 
-    def _force(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
+    def _force(self, task: dict[str, Any], progress: Progress, expect: Expect | None = None) -> TaskOutput:
         if not self._decodes:
-            return self._rescore(task, progress)
+            return self._rescore(task, progress, expect)
         from logdiff_kernels.engines.transformers import decoder
         from logdiff_kernels.engines.transformers.scorer import check_ids
 
@@ -146,14 +148,14 @@ class TransformersAdapter:
         rules = self._rules(frozenset(), sampling)
         counter = _Counter(progress, given.tokens)
         order = order_of(len(given), str(task.get("order") or "given"))
-        decoded = decoder.follow(self._model, given.prompts, given.responses, order, rules, batch, counter.add)
+        decoded = decoder.follow(self._model, given.prompts, given.responses, order, rules, batch, counter.add, expect)
         data = {"batch": batch, "logprobs_mode": self._logprobs_mode(sampling)}
         return self._written(task, given, given.responses, decoder.columns_of(decoded), sampling, data)
 
-    def _rescore(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
+    def _rescore(self, task: dict[str, Any], progress: Progress, expect: Expect | None = None) -> TaskOutput:
         given = files.read(required(task, "input", str))
         sampling = self._sampling_of(task)
-        columns, facts = self._scores(given.prompts, given.responses, task, sampling, progress)
+        columns, facts = self._scores(given.prompts, given.responses, task, sampling, progress, expect)
         return self._written(task, given, given.responses, columns, sampling, facts)
 
     def _scores(
@@ -163,6 +165,7 @@ class TransformersAdapter:
         task: dict[str, Any],
         sampling: Sampling,
         progress: Progress,
+        expect: Expect | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         settings = {**self._request.score, **(task.get("score") or {})}
         if task.get("batch") is not None:
@@ -175,8 +178,21 @@ class TransformersAdapter:
             progress=progress,
             order=order_of(len(prompts), str(task.get("order") or "given")),
             topk=sampling.topk,
+            expect=expect,
         )
         return scores.columns, scores.facts
+
+    def _capture(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
+        from logdiff_kernels.engines.transformers.boundaries.capture import capture
+
+        def run(inner: dict[str, Any], expect: Expect) -> TaskOutput:
+            decode = task["phase"] == "decode" and self._request.side == "rollout"
+            kind = "force" if decode else "score" if task["phase"] == "score" else "rescore"
+            action = self._force if decode else self._rescore
+            return action({**inner, "task": kind}, progress, expect)
+
+        facts = {"engine": str(self._request.engine), "side": self._request.side, "model": str(self._loaded.folder)}
+        return capture(task, self._model, run, {**facts, "dtype": self._loaded.dtype})
 
     def _realign(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
         """Run exactly the operators of `ops` aligned from here on; the model is stock after an error."""

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from logdiff_kernels.engines.settings import Sampling
+from logdiff_kernels.engines.transformers.boundaries.capture import Expect, rows_of
 from logdiff_kernels.engines.transformers.head import keeps_positions
 from logdiff_kernels.engines.transformers.layout import padded
 from logdiff_kernels.engines.transformers.logprobs import RowScores, score_rows, score_rows_aligned
@@ -80,6 +81,7 @@ def decode_batch(
     limits: Sequence[int],
     choose: Choose,
     on_step: Callable[[int], None],
+    expect: Expect | None = None,
 ) -> list[Decoded]:
     """Decode one batch.
 
@@ -90,6 +92,7 @@ def decode_batch(
         limits: most tokens per row.
         choose: (row, step, fp32 log-probabilities [V]) -> token id.
         on_step: told how many tokens a step added.
+        expect: told before each forward who its rows are, by place in `prompts`; rows that are done are nobody's.
 
     A row that is done stays in the batch and is fed the filler token, so that shapes depend on the batch alone.
 
@@ -108,6 +111,8 @@ def decode_batch(
     cache: Any = None
     with torch.no_grad(), RoutingRecorder(model) as recorder:
         for step in range(max(limits, default=0)):
+            if expect is not None:
+                expect(*_rows(batch.places, prompts, active, step, ids.shape[1]))
             output = model(
                 input_ids=ids,
                 attention_mask=mask,
@@ -154,6 +159,20 @@ def decode_batch(
     return results
 
 
+def _rows(
+    places: Sequence[tuple[int, int, int]],
+    prompts: Sequence[Sequence[int]],
+    active: Sequence[bool],
+    step: int,
+    length: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(sample, position) int64 [rows, length] of a step: the prompts, then one token of each row that goes on."""
+    if step == 0:
+        return rows_of(places, [len(p) for p in prompts], (len(prompts), length))
+    sample = torch.tensor([[r if active[r] else -1] for r in range(len(prompts))])
+    return sample, torch.tensor([[len(p) + step - 1] for p in prompts])
+
+
 def sample(
     model: Any,
     sample_ids: Sequence[str],
@@ -181,6 +200,7 @@ def follow(
     rules: DecodeRules,
     batch: int,
     on_step: Callable[[int], None],
+    expect: Expect | None = None,
 ) -> list[Decoded]:
     """Decode the given responses again, `batch` rows at a time in `order`; results stand in the given order."""
     results: list[Decoded] = [Decoded() for _ in prompts]
@@ -195,10 +215,17 @@ def follow(
             [len(tokens) for tokens in given],
             _following(given),
             on_step,
+            None if expect is None else _of(part, expect),
         )
         for i, result in zip(part, decoded, strict=True):
             results[i] = result
     return results
+
+
+def _of(part: Sequence[int], expect: Expect) -> Expect:
+    """`expect` of a batch's own samples as one of the whole task's."""
+    numbers = torch.tensor([*part, -1])
+    return lambda sample, position: expect(numbers[sample], position)
 
 
 def _drawing(samplers: Sequence[TokenSampler]) -> Choose:

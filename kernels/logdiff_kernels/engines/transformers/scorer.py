@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from logdiff_kernels.engines.base import Progress
+from logdiff_kernels.engines.transformers.boundaries.capture import Expect, rows_of
 from logdiff_kernels.engines.transformers.head import logits_at, rows_that_fit
 from logdiff_kernels.engines.transformers.layout import MicroBatch, micro_batches
 from logdiff_kernels.engines.transformers.loading import dtype_of
@@ -61,6 +62,7 @@ class Scorer:
         order: Sequence[int] | None = None,
         topk: int = 0,
         with_experts: bool = True,
+        expect: Expect | None = None,
     ) -> Scores:
         """Score every response token given everything before it.
 
@@ -73,6 +75,7 @@ class Scorer:
             order: the order in which samples enter the micro-batches; results stand in the given order.
             topk: number of most likely tokens to keep.
             with_experts: record routed experts where the model has routers.
+            expect: told before each micro-batch who its rows are.
 
         Raises:
             InputError: a token id outside the vocabulary.
@@ -96,6 +99,9 @@ class Scorer:
         done = 0
         with torch.no_grad(), _autocast(model, score), RoutingRecorder(model) as recorder:
             for batch in micro_batches(sequences, wanted, score, self._filler):
+                if expect is not None:
+                    shape = (int(batch.input_ids.shape[0]), int(batch.input_ids.shape[1]))
+                    expect(*rows_of(batch.places, [len(s) for s in sequences], shape))
                 targets = _targets(batch, prompts, responses, offsets)
                 self._micro_batch(batch, targets, table, temperature, recorder if with_experts else None)
                 done += int(sum(lengths[sample] for sample, _, _ in batch.places))

@@ -161,18 +161,14 @@ class Layer:
                 found = _turned(call, end, count, size, latent=latent)
                 if found is not None:
                     turned = call, found
-            source = end
-            if turned is not None:
-                call, number = turned
-                source = call.given[number]
-                self._rotation(role, call, number, end, latent, size)
-            if latent and role != "q":
-                continue
+            source = end if turned is None else turned[0].given[turned[1]]
             if latent and role == "q" and "q" not in self.found:
                 self._projection(role, None, end, (count,), size)
             elif not latent:
                 self._projection(role, source, end, (heads, kv_heads), size)
-            if role in self.found and turned is None and not latent:
+            if turned is not None:
+                self._rotation(role, *turned, end, latent, size)
+            elif role in self.found and not latent:
                 self._unturned(role, end)
 
     def _rotation(self, role: str, call: Call, number: int, end: torch.Tensor, latent: bool, size: int) -> None:

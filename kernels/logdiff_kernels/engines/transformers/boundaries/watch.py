@@ -39,7 +39,7 @@ class Watch:
         batch: the rows of the forwards to come; None: nothing is watched.
         emit: is given each boundary, in execution order.
         received: called with ("ids" or "positions", int64 [B, L] or [1, L]) as the model's own modules receive them.
-        uncalled: names of modules with weights that stand for no boundary so far.
+        trouble: what could not be read, and why.
     """
 
     def __init__(self, model: Any, wants: Callable[[int | None], bool] = lambda _layer: True) -> None:
@@ -58,6 +58,7 @@ class Watch:
         self._functions = Functions(
             self._attention, self._before_rotation, self._after_rotation, self._before_attention, self._after_attention
         )
+        self.trouble: set[str] = set()
         self._handles: list[Any] = []
         self._calls: list[Call] | None = None
         self._pending: dict[int, list[list[torch.Tensor]]] = {}
@@ -270,8 +271,13 @@ class Watch:
             if any(call.kind == "attention" for call in calls):
                 self._layers_seen.add(index)
             block = next((b for b in self._blocks if b.startswith(f"{name}.")), "")
-            for found in place_layer(index, name, module, self.config, calls, entered[1], left, block):
-                self._give(found)
+            try:
+                found = place_layer(index, name, module, self.config, calls, entered[1], left, block)
+            except (ValueError, RuntimeError, IndexError) as error:  # what the model does goes on
+                self.trouble.add(f"layer {index} could not be read: {error}")
+                return
+            for one in found:
+                self._give(one)
 
         return hook
 
