@@ -17,7 +17,11 @@ export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: setup setup-ascend demo test test-slow pairwise lint typecheck-cann format bench clean
+SET ?= tuning
+SEED ?=
+ONLY ?=
+
+.PHONY: setup setup-ascend demo test test-slow pairwise faults lint typecheck-cann format bench clean
 
 setup: $(STAMP)
 
@@ -43,6 +47,10 @@ test-slow: setup
 pairwise: setup
 	@run() { OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/kernels/ascendc/test_covering_pairs.py --shard $$1/2 $(ARGS); }; \
 	run 2 & run 1; first=$$?; wait $$! && exit $$first
+
+# `logdiff diagnose` on the fault corpus (docs/faults.md): SET=tuning|scoring|all SEED=N ONLY="pattern ...".
+faults: setup
+	@$(BIN)/python -m tests.faults --set $(SET) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .
