@@ -174,12 +174,20 @@ class _Layer:
             source = self.part(f"{part}_rope", f"{part}_norm", part)
             known = source is not None and not (self.latent and part != "q")
             shards.append(source.shard.like(given.shape[1], source.values.shape[1]) if known and source else WHOLE)
+            if part != "v" and source is not None and not self.latent and not self.part(f"{part}_rope"):
+                self._unseen_rotation(part, call, given, source, shards[-1])
             if part != "q":
                 self._cached(given)
         left = call.left[0]
         shard = shards[0].like(left.shape[1], call.given[0].shape[1]) if shards else WHOLE
         facts = {**facts_of("attention", call.module), "latent": self.latent}
         self.add("context", call, left, call.given[:3], shard, shards, facts)
+
+    def _unseen_rotation(self, part: str, call: Call, given: torch.Tensor, source: Found, shard: Shard) -> None:
+        """Rows that attention is given, where they are no more those of the projection and no module rotated them."""
+        if not same(given, source.values) and given.shape == source.values.shape:
+            facts = {"taken": "what attention is given"}
+            self.add(f"{part}_rope", call, given, [source.values], shard, [source.shard], facts)
 
     def _cached(self, rows: torch.Tensor) -> None:
         for one in self.found.values():
@@ -235,6 +243,10 @@ class _Layer:
         for _, call in self.of_kind("experts"):
             shard = Shard("sum") if reduced and not runner.module._fused_output_is_reduced else WHOLE
             self.add("experts_out", call, call.left[0], call.given, shard, facts=experts_facts(runner.module))
+        if self.part("experts_out") is None and runner.module.shared_experts is None:  # the layer is one operator
+            chosen = [f.values for p in ("expert_weights", "expert_ids") if (f := self.part(p)) is not None]
+            given = [*runner.given[:1], *chosen]
+            self.add("experts_out", runner, runner.left[0], given, facts=experts_facts(runner.module))
         terms = [f for p in ("experts_out", "shared_out", "shared_scale") if (f := self.part(p)) is not None]
         own = {"scaling": experts_facts(runner.module)["scaling"], "shared": runner.module.shared_experts is not None}
         self.add("moe_out", runner, runner.left[0], [f.values for f in terms], WHOLE, [f.shard for f in terms], own)

@@ -1,0 +1,37 @@
+"""An engine that runs compiled is captured by its own forward run uncompiled, and the file says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("vllm")
+
+from tests.kernels.vllm.boundary_sides import Side, connected, in_process, received  # noqa: E402
+
+pytestmark = pytest.mark.slow(seconds=200)
+
+_ = in_process
+
+
+@pytest.fixture(scope="module")
+def side(in_process: Any, model_folder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
+    found = Side(model_folder("qwen3"), tmp_path_factory.mktemp("compiled"), enforce_eager=False)
+    yield found
+    found.engine.close()
+
+
+def test_a_compiled_model_is_captured_eagerly_and_runs_compiled_again(side: Side) -> None:
+    before = side.logprobs("decode")
+    compiled = [m for m in side.loaded().modules() if getattr(m, "do_not_compile", True) is False]
+    assert compiled  # else this test is about nothing
+    taken = side.capture("decode")
+    assert taken.file.header.extra["eager"] is True
+    assert any("uncompiled" in note for note in taken.file.header.notes)
+    received(side, taken.file, "decode")
+    connected(taken.file)
+    assert [m for m in side.loaded().modules() if getattr(m, "do_not_compile", True) is False] == compiled
+    assert side.logprobs("decode") == before
