@@ -30,6 +30,7 @@ class ModelHooks:
         end_layer: called with (index, name, calls, outputs) after it.
         outside: called with each call outside of layers.
         raw: called with (kind, arguments) of embeddings ("ids") and rotary embeddings ("positions").
+        wanted: whether anything of a layer (index) is asked for; the calls of others are not looked at.
     """
 
     def __init__(
@@ -40,13 +41,16 @@ class ModelHooks:
         end_layer: Callable[[int, str, list[Call], list[torch.Tensor]], None],
         outside: Callable[[Call], None],
         raw: Callable[[str, torch.Tensor], None],
+        wanted: Callable[[int], bool],
     ) -> None:
-        self._model, self._rows = model, rows
+        self._model, self._taker, self._wanted = model, rows, wanted
         self._begin, self._end, self._outside, self._raw = begin_layer, end_layer, outside, raw
         self._handles: list[Any] = []
         self._replaced: list[tuple[Any, str, Any]] = []
         self._calls: list[Call] | None = None
+        self._skipping = False
         self.watched = 0
+        self.skipped: set[str] = set()
 
     def install(self) -> None:
         """Register every hook."""
@@ -73,16 +77,25 @@ class ModelHooks:
                 owner.__dict__[name] = previous
         self._handles, self._replaced = [], []
 
+    def _rows(self) -> Rows | None:
+        return None if self._skipping else self._taker()
+
     def _watch_layer(self, index: int, name: str, module: Any) -> None:
+        asked = self._wanted(index)
+        if not asked:
+            self.skipped.add(name)
+
         def before(_module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
             take = self._rows()
+            self._skipping = not asked
             if take is None:
                 return
             hidden = next((t for t in tensors([*arguments, *named.values()]) if t.is_floating_point()), None)
             self._begin(index, name, None if hidden is None else take(hidden))
-            self._calls = []
+            self._calls = [] if asked else None
 
         def after(_module: Any, _arguments: Any, output: Any) -> None:
+            self._skipping = False
             take, calls = self._rows(), self._calls
             self._calls = None
             if take is not None and calls is not None:
@@ -99,12 +112,12 @@ class ModelHooks:
             found = list(tensors([*arguments, *named.values()]))
             if kind == "embedding" and found:
                 self._raw("ids", found[0])
-            take = self._rows()
-            if take is None:
-                return
             if kind == "rope" and found:
                 self._raw("positions", found[0])
                 found = found[1:]
+            take = self._rows()
+            if take is None:
+                return
             pending.append([rows for t in found if t.is_floating_point() and (rows := take(t)) is not None])
 
         def after(_module: Any, _arguments: Any, output: Any) -> None:

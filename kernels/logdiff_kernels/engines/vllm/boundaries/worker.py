@@ -12,6 +12,7 @@ from logdiff_kernels.engines.vllm.boundaries.hooks import ModelHooks, decoder_la
 from logdiff_kernels.engines.vllm.boundaries.kinds import facts_of, head_facts
 from logdiff_kernels.engines.vllm.boundaries.naming import place_end, place_layer, place_output
 from logdiff_kernels.engines.vllm.boundaries.rows import StepRows, step_rows
+from logdiff_kernels.observe.boundaries import names
 from logdiff_kernels.observe.boundaries.recorder import Recorder, Rows
 
 _ABSENT = object()
@@ -29,7 +30,9 @@ class WorkerCapture:
     def __init__(self, runner: Any, recorder: Recorder, samples: dict[int, tuple[int, int]]) -> None:
         self._runner, self._recorder, self._samples = runner, recorder, samples
         self._model = runner.get_model()
-        self._hooks = ModelHooks(self._model, self._taker, self._begin_layer, self._end_layer, self._outside, self._raw)
+        self._hooks = ModelHooks(
+            self._model, self._taker, self._begin_layer, self._end_layer, self._outside, self._raw, self._asked
+        )
         self._last_layer = max((index for _, index in decoder_layers(self._model)), default=-1)
         self._replaced: list[tuple[Any, str, Any]] = []
         self._handles: list[Any] = []
@@ -111,7 +114,10 @@ class WorkerCapture:
             for one in self._model.modules()
             if id(one) in self._placed and isinstance(getattr(getattr(one, "impl", None), "sinks", None), torch.Tensor)
         }
+        skipped = tuple(f"{name}." for name in self._hooks.skipped)
         for name, module in self._model.named_modules():
+            if skipped and name.startswith(skipped):
+                continue
             own = [key for key, one in module.named_parameters(recurse=False) if one.data_ptr() not in sinks]
             if own and id(module) not in self._placed and not isinstance(module, ParallelLMHead):
                 why = self._strays.get(name, "it was not called, or its class is none that a boundary is known of")
@@ -191,6 +197,11 @@ class WorkerCapture:
             self.again += again
             self.cached |= {index: count for index, count in cached.items() if index not in self.cached}
 
+    def _asked(self, layer: int) -> bool:
+        """Whether a layer's calls show anything that is asked for; the sum before it first shows in its norm."""
+        parts = [f"layers.{layer}.{part}" for part in names.LAYER]
+        return any(map(self._recorder.wants, [*parts, *([f"layers.{layer - 1}.residual"] if layer else [])]))
+
     def _taker(self) -> Any:
         rows, padded = self._rows, self._padded
         if rows is None or not len(rows.index) or not padded:
@@ -216,6 +227,8 @@ class WorkerCapture:
     # boundaries
 
     def _begin_layer(self, index: int, name: str, hidden: torch.Tensor | None) -> None:
+        if index and not self._asked(index - 1):
+            self._stream = None
         if self._in_layers or hidden is None:
             return
         self._in_layers = True
