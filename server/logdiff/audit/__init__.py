@@ -79,11 +79,15 @@ def audit_environment(facts: dict[str, Any], where: str, evidence: Evidence | No
 
 
 def audit(evidence: Evidence, rules: Rules | None = None) -> Audit:
-    """Judge what was read."""
+    """Judge what was read, each of several processes of one engine by itself; the table is of the last of them."""
+    from logdiff.audit.checks import decides
     from logdiff.audit.effective import resolve
-    from logdiff.audit.judge import judge
+    from logdiff.audit.judge import judge, ordered
+    from logdiff.audit.launches import one_by_one
     from logdiff.audit.rule import load_rules
 
     rules = rules or load_rules()
-    table = resolve(evidence)
-    return Audit(evidence, table, judge(table, rules), len(rules.rules))
+    tables = [resolve(each) for each in one_by_one(evidence, decides)]
+    findings = ordered(finding for table in tables for finding in judge(table, rules))
+    whole = tables[-1]
+    return Audit(whole.evidence, whole, findings, len(rules.rules))

@@ -10,6 +10,7 @@ from typing import Any
 from logdiff.audit.data import packaged
 from logdiff.audit.effective import Table
 from logdiff.audit.keys import canonical, catalogue
+from logdiff.audit.options import absent
 from logdiff.audit.rule import Rule, load_rules
 from logdiff.audit.settings import SIDES, Setting, Unknown
 from logdiff.audit.values import same
@@ -53,7 +54,70 @@ def set_twice(table: Table, rule: Rule) -> Iterator[Hit]:
         known = name in catalogue().env_names if first.key.startswith("env.") else _listed(first.key) in wanted
         if known:
             value = f"{first.value}, then {second.value}"
-            yield Hit("both", first.raw_key, value, f"{first.where}, {second.where}", f"{second.value} counts.")
+            where = ", ".join(dict.fromkeys((first.where, second.where)))
+            yield Hit(_side_of(table, first), first.raw_key, value, where, f"{second.value} counts.")
+
+
+def _side_of(table: Table, setting: Setting) -> str:
+    """The side whose effective value a setting is; both where neither alone has it."""
+    name = setting.key if setting.key.startswith("env.") else _listed(setting.key)
+    found = {side for side in SIDES if (one := table.get(side, name)) is not None and not one.is_default}
+    return found.pop() if len(found) == 1 else "both"
+
+
+def decides(setting: Setting) -> bool:
+    """Whether a rule asks for a setting: only then are two processes that differ in it two cases."""
+    if setting.key.startswith("env."):
+        return setting.key.removeprefix("env.") in catalogue().env_names - _NO_NUMBERS
+    return setting.key in _judged_keys()
+
+
+def several_launches(table: Table, rule: Rule) -> Iterator[Hit]:
+    """Processes of one engine whose settings differ."""
+    for first, one, second, two in table.evidence.apart:
+        key = next(s.raw_key for s in (one, two) if s is not None)
+        value = f"{_said(one)} in one, {_said(two)} in the other"
+        where = ", ".join(dict.fromkeys((one.where if one else first.where, two.where if two else second.where)))
+        side = first.sides[0] if len(first.sides) == 1 else "both"
+        yield Hit(side, key, value, where, f"{first.framework} is started at {first.where} and at {second.where}.")
+
+
+def _said(setting: Setting | None) -> str:
+    return "not set" if setting is None else str(setting.value)
+
+
+def unknown_option(table: Table, rule: Rule) -> Iterator[Hit]:
+    """Options of vLLM that no release around the version in use knows, with the nearest name."""
+    versions = table.versions("vllm")
+    version = versions[0] if len(versions) == 1 else None
+    seen: set[str] = set()
+    for setting in table.evidence.settings:
+        name = _vllm_option(setting)
+        if name is None or setting.raw_key in seen or setting.origin == "log":
+            continue
+        found = absent("vllm", name, version)
+        if found is None:
+            continue
+        seen.add(setting.raw_key)
+        written = f"--{found.nearest.replace('_', '-')}" if found.nearest else ""
+        words = f"No option of vLLM {' or '.join(found.releases)} has this name."
+        fix = f"Write {written}." if found.nearest else rule.fix
+        severity = rule.severity if found.sure else "warning" if found.nearest else "info"
+        value = str(setting.value) if isinstance(setting.value, Unknown) else setting.value
+        yield Hit(setting.side, setting.raw_key, value, setting.where, words, severity, fix)
+
+
+def _vllm_option(setting: Setting) -> str | None:
+    """The option of vLLM that a setting is, as its parser names it; None for anything else, and for what we list."""
+    raw = setting.raw_key
+    if setting.framework == "verl" and raw.startswith(_VLLM_ARGS):
+        raw = raw.removeprefix(_VLLM_ARGS)
+    elif setting.framework == "slime" and raw.lstrip("-").startswith(("vllm-", "vllm_")):
+        raw = raw.lstrip("-")[len("vllm_") :]
+    elif setting.framework != "vllm":
+        return None
+    name = raw.lstrip("-").partition(".")[0].replace("-", "_").removeprefix("no_")
+    return None if name in _names(("vllm",)) else name
 
 
 def model_keys(table: Table, rule: Rule) -> Iterator[Hit]:
@@ -118,6 +182,8 @@ def _near(setting: Setting) -> str | None:
     form = setting.framework
     if form not in ("verl", "vllm", "megatron", "slime", "sglang"):
         return None
+    if _vllm_option(setting) is not None and "." not in setting.raw_key.removeprefix(_VLLM_ARGS):
+        return None  # unknown_option knows every name of its releases
     raw = setting.raw_key.lstrip("-").replace("-", "_") if form != "verl" else setting.raw_key
     if form == "verl":
         return _near_hydra(raw)
@@ -128,8 +194,9 @@ def _near(setting: Setting) -> str | None:
     return _closest(raw.removeprefix("no_"), frozenset(_names(tuple(forms))))
 
 
+_VLLM_ARGS = "actor_rollout_ref.rollout.engine_kwargs.vllm."
 _PREFIXES = {
-    "actor_rollout_ref.rollout.engine_kwargs.vllm.": "vllm",
+    _VLLM_ARGS: "vllm",
     "actor_rollout_ref.rollout.engine_kwargs.sglang.": "sglang",
     "actor_rollout_ref.actor.megatron.override_transformer_config.": "megatron",
     "actor_rollout_ref.ref.megatron.override_transformer_config.": "megatron",
@@ -261,5 +328,7 @@ CHECKS: dict[str, Callable[[Table, Rule], Iterable[Hit]]] = {
     "near_miss": near_miss,
     "model_keys": model_keys,
     "unknown_key": unknown_key,
+    "unknown_option": unknown_option,
+    "several_launches": several_launches,
     "matrix": combinations,
 }

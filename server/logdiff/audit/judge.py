@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from logdiff.audit.checks import CHECKS, Hit
@@ -54,8 +56,36 @@ def judge(table: Table, rules: Rules) -> list[Finding]:
         if answer.truth is False or (answer.truth is None and not answer.why):
             continue
         found.append(_finding(rule, answer, table, [*unknown, *(answer.why if answer.truth is None else ())]))
-    found = list(dict.fromkeys(found))
-    return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.rule, f.where))
+    unseen = _unseen(table)
+    if unseen:
+        found = [_beside(finding, unseen) for finding in found]
+    return ordered(found)
+
+
+def _unseen(table: Table) -> str:
+    """The side of which nothing was read though the other's launch was; empty where both or none were."""
+    launches = [launch for launch in table.evidence.launches if launch.framework != "environment"]
+    covered = {side for launch in launches for side in launch.sides}
+    covered |= {s.side for s in table.evidence.settings if not s.key.startswith("package.")}
+    missing = [side for side in SIDES if side not in covered]
+    return missing[0] if launches and len(missing) == 1 and "both" not in covered else ""
+
+
+_NAMED = {"train": re.compile(r"\btrain(?:er|ing)\b", re.I), "rollout": re.compile(r"\brollout\b", re.I)}
+
+
+def _beside(finding: Finding, unseen: str) -> Finding:
+    """A finding whose words name a side of which nothing was read says so: there they are a supposition."""
+    if not _NAMED[unseen].search(f"{finding.title} {finding.consequence}"):
+        return finding
+    name = "training" if unseen == "train" else "a rollout"
+    words = f"{finding.consequence} (Nothing of {name} was read here: what is said of it is supposed.)"
+    return replace(finding, consequence=words)
+
+
+def ordered(found: Iterable[Finding]) -> list[Finding]:
+    """Findings once each, most severe first, then by rule and place."""
+    return sorted(dict.fromkeys(found), key=lambda f: (SEVERITIES.index(f.severity), f.rule, f.where))
 
 
 def _versions(rule: Rule, table: Table) -> tuple[list[str], bool]:

@@ -117,7 +117,19 @@ class Rule(_Strict):
     title: Annotated[str, Field(min_length=8, max_length=120)]
     applies: Applies = Applies()
     when: Condition | None = None
-    check: Literal["driver_only", "set_twice", "near_miss", "model_keys", "matrix", "unknown_key"] | None = None
+    check: (
+        Literal[
+            "driver_only",
+            "set_twice",
+            "near_miss",
+            "model_keys",
+            "matrix",
+            "unknown_key",
+            "unknown_option",
+            "several_launches",
+        ]
+        | None
+    ) = None
     at: str | None = None
     side: Literal["rollout", "train", "both"] | None = None
     severity: Severity

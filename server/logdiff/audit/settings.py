@@ -38,6 +38,7 @@ class Setting:
         origin: one of `ORIGINS`.
         condition: the branch that it stands in; empty where it always applies.
         framework: whose option it is.
+        launch: `Launch.number` of the process that alone has it; 0 where it is of no single one.
     """
 
     side: str
@@ -49,6 +50,7 @@ class Setting:
     condition: str = ""
     framework: str = ""
     adds: bool = False
+    launch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Launch:
         where: its place.
         complete: every option is known, so that an absent one has its default.
         driver_only: variables that its starting shell exports and its workers don't get, as name -> place.
+        number: counts the launches from 1; 0 for one that hangs on a branch or whose settings are not its alone.
     """
 
     framework: str
@@ -81,17 +84,19 @@ class Launch:
     where: str
     complete: bool = True
     driver_only: tuple[tuple[str, str], ...] = ()
+    number: int = 0
 
 
 @dataclass(slots=True)
 class Evidence:
-    """Everything that was read."""
+    """Everything that was read; `apart` are processes of one engine that differ, see `logdiff.audit.launches`."""
 
     settings: list[Setting] = field(default_factory=list)
     launches: list[Launch] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
     read: list[dict[str, str]] = field(default_factory=list)
     repeated: list[tuple[Setting, Setting]] = field(default_factory=list)
+    apart: list[tuple[Launch, Setting | None, Launch, Setting | None]] = field(default_factory=list)
 
     def frameworks(self) -> set[str]:
         """Names of the frameworks that were seen."""

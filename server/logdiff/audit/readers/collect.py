@@ -22,6 +22,7 @@ class Collector:
     def __init__(self, evidence: Evidence, side: str = "") -> None:
         self.evidence = evidence
         self.side = side
+        self.number = 0
 
     def option(
         self,
@@ -67,6 +68,7 @@ class Collector:
                     condition,
                     form,
                     adds,
+                    self.number,
                 )
             )
 
@@ -78,7 +80,7 @@ class Collector:
     ) -> None:
         """One environment variable of the processes of a side."""
         self.evidence.settings.append(
-            Setting(self._sided(side), f"env.{name}", value, name, where, origin, condition, "env")
+            Setting(self._sided(side), f"env.{name}", value, name, where, origin, condition, "env", launch=self.number)
         )
 
     def package(self, name: str, version: str, where: str, origin: str = "file", side: str = "both") -> None:
@@ -94,9 +96,15 @@ class Collector:
         *,
         complete: bool = True,
         driver_only: Iterable[tuple[str, str]] = (),
+        apart: bool = False,
     ) -> None:
-        """A process that the file starts or describes."""
-        self.evidence.launches.append(Launch(framework, tuple(sides), where, complete, tuple(driver_only)))
+        """A process that the file starts or describes; with `apart` what follows is its alone, until `launched`."""
+        self.number = len(self.evidence.launches) + 1 if apart else 0
+        self.evidence.launches.append(Launch(framework, tuple(sides), where, complete, tuple(driver_only), self.number))
+
+    def launched(self) -> None:
+        """Every setting of the process that `launch` began has been handed over."""
+        self.number = 0
 
     def unread(self, where: str, why: str) -> None:
         """What could not be read; `where` is `file:line` or `file`."""

@@ -179,7 +179,10 @@ class Launcher:
             reason = self.variables.reason(first.text)
             why = reason.why if reason is not None else ""
             self.collector.unread(self._where(first.line), f"arguments are missing here: {why}")
-        self.collector.launch(framework, sides, self._where(command.line), complete=complete, driver_only=missing)
+        self.collector.launch(
+            framework, sides, self._where(command.line), complete=complete, driver_only=missing,
+            apart=not command.conditions,
+        )  # fmt: skip
         side = sides[0] if len(sides) == 1 else "both"
         for name, word in env.items():
             self._env(name, word, side, command)
@@ -187,6 +190,7 @@ class Launcher:
             self._hydra(arguments, command)
         else:
             self._flags(framework, arguments, command)
+        self.collector.launched()
 
     def _whole(self, word: Word) -> bool:
         """Whether a word is nothing but an unknown piece without choices: arguments that nobody knows."""
@@ -274,10 +278,10 @@ class Launcher:
     def _noted_twice(self, seen: dict[str, tuple[str, int]], key: str, value: str, line: int) -> None:
         old = seen.get(key)
         if old is not None and old[0] != value and not UNKNOWN.search(old[0] + value):
-            first = Setting("both", key, scalar(old[0]), key, self._where(old[1]), "override")
-            self.collector.evidence.repeated.append(
-                (first, Setting("both", key, scalar(value), key, self._where(line), "override"))
-            )
+            number = self.collector.number
+            first = Setting("both", key, scalar(old[0]), key, self._where(old[1]), "override", launch=number)
+            second = Setting("both", key, scalar(value), key, self._where(line), "override", launch=number)
+            self.collector.evidence.repeated.append((first, second))
         seen[key] = (value, line)
 
     def _flags(self, framework: str, arguments: list[Word], command: Command) -> None:
