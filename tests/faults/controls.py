@@ -211,6 +211,22 @@ def _(draw: Draw) -> Evidence:
 
 
 @pairs(
+    "control-pair-pack-positions",
+    OP,
+    (),
+    also=("undetermined",),
+    control=True,
+    above=0.0,
+    why="packed rows whose positions go on over the pack, kept apart by the mask: each row is only offset",
+)
+def _(draw: Draw) -> Evidence:
+    found = evidence(draw, draw.choice(("qwen3", "llama")))
+    found.train(logits.score_packed(found.model, found.tokens, leak=False, counted_on=True))
+    found.set("pack", [i // 3 for i in range(len(found.rows))])
+    return found
+
+
+@pairs(
     "control-pair-two-faults",
     "data",
     (),

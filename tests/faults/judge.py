@@ -8,7 +8,8 @@ from typing import Any
 
 from tests.faults.fault import Fault
 
-NOT_BLAMED = ("none", "operator", "undetermined", "invalid-evidence")
+NOT_BLAMED = ("undetermined", "invalid-evidence")
+"""Answers that blame nothing; `operator` and `none` are claims as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,6 @@ def judge(fault: Fault, patterns: list[str], answer: dict[str, Any] | None, ende
         wanted = f"{'/'.join(fault.classes)} {'/'.join(fault.causes)}".strip()
         reason = f"{found} {cause} at {component or '-'} ({side}), not {wanted}"
     blamed = not right and found not in NOT_BLAMED if fault.control else None
-    if fault.control and not right and found in ("operator", "none"):
-        blamed = True
     return Judged(
         right,
         honest,

@@ -123,6 +123,24 @@ def _(draw: Draw) -> Evidence:
 
 
 @fault(
+    "pair-one-rank",
+    WT,
+    ("weights-partial-sync", "weights-stale", "weights-changed"),
+    ("rollout", "train", "unknown"),
+    open=True,
+    why="one rank's replica kept older weights; the rows of the others are at the floor",
+)
+def _(draw: Draw) -> Evidence:
+    found = evidence(draw, draw.choice(DENSE))
+    ranks, stale = 4, draw.integer(0, 3)
+    moved = found.score(change=variants.moved_weights(draw.choice([0.02, 0.03]), draw.integer(0, 9999)))
+    own = [moved if i % ranks == stale else found.plain for i in range(len(found.rows))]
+    found.set("train_logprobs", found.logprobs([scored.logits[i] for i, scored in enumerate(own)]))
+    found.set("rank", [i % ranks for i in range(len(found.rows))])
+    return found
+
+
+@fault(
     "pair-router-ties",
     RT,
     ("router-near-ties", "router-dtype"),

@@ -132,7 +132,7 @@ def cache_writes(*, layer, every):
 
 
 def cache_scale(*, factor):
-    """Keys come back from the cache with a stale scale while decoding."""
+    """Values are written to the cache with a stale scale while decoding."""
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackendImpl
 
     stock = CPUAttentionBackendImpl.do_kv_cache_update

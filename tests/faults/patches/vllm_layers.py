@@ -151,15 +151,7 @@ def bias_left_out(*, layer, projection):
         block = model.model.layers[layer]
         module = getattr(getattr(block, "self_attn", None) or block.attn, projection)
         stock = module.quant_method.apply
-
-        class Method:
-            def __getattr__(self, name):
-                return getattr(original, name)
-
-            def apply(self, layer, x, bias=None):
-                return stock(layer, x, None)
-
-        original, module.quant_method = module.quant_method, Method()
+        module.quant_method.apply = lambda layer, x, bias=None: stock(layer, x, None)
 
     on_vllm_model(change)
 

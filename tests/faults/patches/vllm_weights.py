@@ -35,9 +35,9 @@ def expert_halves(*, layer):
     """The fused gate and up of a layer's experts lie the other way round."""
 
     def change(model):
-        for module in model.model.layers[layer].modules():
-            if hasattr(module, "w13_weight"):
-                module.w13_weight.data = module.w13_weight.data.roll(module.w13_weight.shape[1] // 2, dims=1)
+        for name, parameter in model.model.layers[layer].named_parameters():
+            if name.endswith("w13_weight"):
+                parameter.data = parameter.data.roll(parameter.shape[1] // 2, dims=1)
 
     on_vllm_weights(change)
 
@@ -46,10 +46,9 @@ def expert_order(*, layer, by):
     """The experts of a layer are stored `by` places on."""
 
     def change(model):
-        for module in model.model.layers[layer].modules():
-            if hasattr(module, "w13_weight"):
-                module.w13_weight.data = module.w13_weight.data.roll(by, dims=0)
-                module.w2_weight.data = module.w2_weight.data.roll(by, dims=0)
+        for name, parameter in model.model.layers[layer].named_parameters():
+            if name.endswith(("w13_weight", "w2_weight")):
+                parameter.data = parameter.data.roll(by, dims=0)
 
     on_vllm_weights(change)
 
