@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from logdiff_kernels import kernel_actions, probe_actions, reference_actions
+from logdiff_kernels import check_actions, kernel_actions, probe_actions, reference_actions
 from logdiff_kernels.engines.base import Progress, TaskOutput
 from logdiff_kernels.protocol import required
 
@@ -28,6 +28,7 @@ class EngineFree:
             "probe_facts",
             "probe",
             "reference",
+            "check_operators",
         }
     )
 
@@ -96,4 +97,5 @@ _ACTIONS: dict[str, Callable[[dict[str, Any], Progress], TaskOutput]] = {
     "probe_facts": probe_actions.probe_facts,
     "probe": probe_actions.run_probes,
     "reference": reference_actions.reference,
+    "check_operators": check_actions.check_operators,
 }

@@ -5,14 +5,18 @@ Parameters: `heads`, `kv_heads`, `scale`, `window` (None; the token itself count
 consecutive groups), `causal` (True). Faults that variants plant: `delay` (keys younger than that many tokens unseen),
 `unseen_below` (keys of earlier positions unseen), `leak` (keys of the sample before are seen), `key_shift` (keys and
 values stand for the position that many places on).
+
+Latent attention has `up` [heads * (nope + v), rank], `nope` and `rope` besides: inputs are then the queries and their
+rotated parts, keys the normed latents, values the rotated parts that all heads share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch.nn import functional
 
 from logdiff_kernels.check.given import SINGLE, Given, Parameters, wide
 
@@ -34,6 +38,7 @@ class Piece:
 def attention(given: Given, p: Parameters) -> torch.Tensor:
     """The context [n, Hq * Dv], eager: scores in the dtype of the inputs, softmax in `wide`, weights rounded back."""
     out: torch.Tensor | None = None
+    given = expanded(given, p)
     for piece in pieces(given, p):
         weights, _ = softmax(scores(piece, p), piece.seen, p)
         context = (weights.to(piece.v.dtype) @ piece.v).transpose(0, 1).flatten(1)
@@ -47,6 +52,7 @@ def attention(given: Given, p: Parameters) -> torch.Tensor:
 def attention_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> torch.Tensor:
     """Scores, the maximum taken off, weights and output rounded; sums in fp32."""
     out = torch.zeros_like(ref)
+    given = expanded(given, p)
     for piece in pieces(given, p):
         s = scores(piece, p)
         weights, top = softmax(s, piece.seen, p)
@@ -63,6 +69,23 @@ def attention_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -
         part = (u * u * (context.square() + plain + moved.clamp(min=0)) + SINGLE * SINGLE * fine).sqrt()
         out[piece.index] = part.transpose(0, 1).flatten(1)
     return out + 1e-3 * u * ref.square().mean(-1, keepdim=True).sqrt()
+
+
+def expanded(given: Given, p: Parameters) -> Given:
+    """Latents as keys and values of every head; other attention as it is."""
+    if p.get("up") is None:
+        return given
+    assert given.key is not None
+    assert given.value is not None
+    heads, nope, rope = p["heads"], p["nope"], p["rope"]
+    each = functional.linear(given.key.to(p["up"].dtype), p["up"]).unflatten(-1, (heads, -1))
+    shared = given.value.to(each.dtype)[:, None, :].expand(-1, heads, -1)
+    key = torch.cat((each[..., :nope], shared), dim=-1)
+    q = given.x[0].unflatten(-1, (heads, -1))[..., :nope]
+    turned = given.x[1].unflatten(-1, (heads, rope))
+    query = torch.cat((q, turned), dim=-1)
+    value = each[..., nope:]
+    return replace(given, x=(query.flatten(1),), key=key.flatten(1), value=value.flatten(1))
 
 
 def pieces(given: Given, p: Parameters) -> Iterator[Piece]:

@@ -17,10 +17,7 @@ def choose(given: Given, p: Parameters) -> tuple[torch.Tensor, torch.Tensor]:
     """
     logits = given.x[0].to(wide(given.x[0].dtype))
     bias = p.get("bias")
-    if p["choose_on"] == "logits":
-        value = logits
-    else:
-        value = score(logits, p["scoring"])
+    value = logits if p["choose_on"] == "logits" else score(logits, p["scoring"])
     choice = value if bias is None else value + bias.to(value.dtype)
     if p["groups"] > 1:
         choice = choice.masked_fill(~_open(choice, p), float("-inf"))
@@ -32,7 +29,7 @@ def choose(given: Given, p: Parameters) -> tuple[torch.Tensor, torch.Tensor]:
         weights = weights / (weights.sum(-1, keepdim=True) + p["renorm_eps"])
     if p["scaling"] != 1.0:
         weights = weights * p["scaling"]
-    weights, order = weights.sort(-1, descending=True, stable=True)
+    weights, order = weights.sort(dim=-1, descending=True, stable=True)
     return ids.gather(-1, order), weights
 
 

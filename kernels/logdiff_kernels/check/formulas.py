@@ -28,6 +28,14 @@ GATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+def cut(x: torch.Tensor, p: Parameters) -> torch.Tensor:
+    """The features that an operator takes of its input: `part` = (groups, start, stop) within each; all without it."""
+    part = p.get("part")
+    if part is None or x.shape[-1] == part[0] * (part[2] - part[1]):
+        return x
+    return x.unflatten(-1, (part[0], -1))[..., part[1] : part[2]].flatten(-2)
+
+
 def linear(given: Given, p: Parameters) -> torch.Tensor:
     """y = (x W^T + b) * scale. Parameters: `weight` [F, K], `bias` [F] or None, `scale` (1)."""
     x = given.x[0].to(p["weight"].dtype)
@@ -51,9 +59,9 @@ def norm(given: Given, p: Parameters) -> torch.Tensor:
     """Root-mean-square or layer norm over groups of `size` features.
 
     Parameters: `weight` [size or F] or None, `bias`, `eps`, `offset` (added to the weight), `center` (subtract the
-    mean), `size`, `missing` (identity).
+    mean), `size`, `missing` (identity), `part` (see `cut`).
     """
-    x = given.x[0]
+    x = cut(given.x[0], p)
     if p.get("missing"):
         return x
     h = x.to(wide(x.dtype)).unflatten(-1, (-1, p["size"]))
@@ -70,7 +78,7 @@ def norm(given: Given, p: Parameters) -> torch.Tensor:
 
 def norm_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> torch.Tensor:
     """Two roundings of the output, and the input's own, which an implementation that adds a residual may skip."""
-    x = given.x[0].double().unflatten(-1, (-1, p["size"]))
+    x = cut(given.x[0], p).double().unflatten(-1, (-1, p["size"]))
     size = x.square().mean(-1, keepdim=True)
     centered = x - x.mean(-1, keepdim=True) if p.get("center") else x
     scale = torch.rsqrt(centered.square().mean(-1, keepdim=True) + p["eps"])
@@ -96,10 +104,7 @@ def activation(given: Given, p: Parameters) -> torch.Tensor:
     if limit:
         gate = gate.clamp(max=limit)
         up = up.clamp(-limit, limit) if up is not None else None
-    if p["kind"] == "swiglu_oai":
-        out = gate * torch.sigmoid(gate * p["alpha"])
-    else:
-        out = GATES[p["kind"]](gate)
+    out = gate * torch.sigmoid(gate * p["alpha"]) if p["kind"] == "swiglu_oai" else GATES[p["kind"]](gate)
     if up is None:
         return out
     offset = p.get("up_offset", 0.0)
@@ -167,9 +172,9 @@ def rope(given: Given, p: Parameters) -> torch.Tensor:
 
     Parameters: `inv_freq` [R/2] fp32, `factor` (on cosine and sine), `head` (features of a head), `start` (first
     rotated feature of a head, 0), `interleaved` (pairs 2i, 2i+1 instead of i, i + R/2), `deinterleaved` (pairs are
-    neighbours in the input and halves apart in the output), `missing`.
+    neighbours in the input and halves apart in the output), `missing`, `part` (see `cut`).
     """
-    x = given.x[0]
+    x = cut(given.x[0], p)
     if p.get("missing"):
         return x
     inv_freq = p["inv_freq"]

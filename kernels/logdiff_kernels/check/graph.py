@@ -19,7 +19,8 @@ _WITHIN: dict[str, tuple[tuple[str, ...], ...]] = {
     "k_norm": (("k",),),
     "v_norm": (("v",),),
     "q_rope": (("q_norm", "q"),),
-    "k_rope": (("k_norm", "k"),),
+    "k_rope": (("k_norm", "k", "kv_a"),),
+    "latent": (("q",), ("q_rope",), ("kv_a_norm",), ("k_rope",)),
     "context": (("q_rope", "q_norm", "q"), ("k_rope", "k_norm", "k"), ("v_norm", "v")),
     "attn_gate": (("input_norm", "<"),),
     "attn_out": (("context",),),
@@ -62,6 +63,8 @@ def sources(name: str, present: Callable[[str], bool]) -> tuple[str, ...]:
         return _after(part, present)
     if part == "input_norm":
         return _stream(layer, present)
+    if part == "context" and present(f"layers.{layer}.kv_a_norm"):
+        part = "latent"
     found: list[str] = []
     for argument in _WITHIN.get(part, ()):
         chosen = ""

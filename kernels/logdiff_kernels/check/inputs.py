@@ -9,6 +9,7 @@ import torch
 
 from logdiff_kernels.check.captured import Captured
 from logdiff_kernels.check.explain import explain
+from logdiff_kernels.check.formulas import cut
 from logdiff_kernels.check.given import Given
 from logdiff_kernels.check.recognise import Operator
 from logdiff_kernels.check.variants import Scene
@@ -82,18 +83,18 @@ def operands(captured: Captured, operator: Operator) -> tuple[Given, torch.Tenso
             raise InputError(f"{argument.actual} wasn't captured", value=argument.actual)
     cached = operator.kind == "attention"
     index = captured.index(operator.name).sort().values
-    for argument in arguments[:1] if cached else arguments:
+    for argument in arguments[:-2] if cached else arguments:
         index = index[torch.isin(index, _rows_of(captured, operator, argument))]
     if operator.kind == "logprob":
         index = index[captured.rows.target[index] >= 0]
     rows = captured.rows.take(index)
     if not cached:
         return Given(tuple(_at(captured, operator, a, index) for a in arguments), rows), index
-    key, value = arguments[1], arguments[2]
+    key, value = arguments[-2:]
     both = _rows_of(captured, operator, key)
     both = both[torch.isin(both, _rows_of(captured, operator, value))].sort().values
     both, index = _complete(captured, both, index)
-    x = (_at(captured, operator, arguments[0], index),)
+    x = tuple(_at(captured, operator, a, index) for a in arguments[:-2])
     given = Given(x, captured.rows.take(index), captured.rows.take(both), _at(captured, operator, key, both),
                   _at(captured, operator, value, both))  # fmt: skip
     return given, index
@@ -114,6 +115,8 @@ def _complete(captured: Captured, keys: torch.Tensor, index: torch.Tensor) -> tu
 def edge(captured: Captured, operator: Operator, dtype: torch.dtype) -> list[dict[str, Any]]:
     """Arguments of an operator that aren't, to the bit, the boundary that should feed it: entries of `inputs`."""
     found = []
+    if operator.p.get("up") is not None:
+        return []  # latent attention is given its queries put together from two boundaries
     for argument in fed(captured, operator):
         if argument.actual == argument.expected or argument.expected not in captured:
             continue
@@ -122,7 +125,7 @@ def edge(captured: Captured, operator: Operator, dtype: torch.dtype) -> list[dic
         if not len(index):
             continue
         got = _at(captured, operator, argument, index)
-        due = captured.at(argument.expected, index)
+        due = cut(captured.at(argument.expected, index), operator.p)
         record = _edge(captured, operator, argument, got, due, index, dtype)
         if record is not None:
             found.append(record)

@@ -161,6 +161,9 @@ class Side:
             "inputs": list(operator.inputs),
             "prompt_of_sample": self._captured.prompts,
             "prompt_lengths": self._captured.prompts,
+            "temperature_missing": "temperature-missing-rollout-raw-logprobs"
+            if self._captured.header.side == "rollout"
+            else "temperature-missing-train",
         }
         facts |= self._neighbours(operator)
         scene = Scene(
@@ -177,16 +180,16 @@ class Side:
         captured = self._captured
         layer, _ = names.parse(operator.name)
         found: dict[str, Any] = {"other_keys": {}}
-        both = captured.common(operator.inputs[1:3])
+        both = captured.common(operator.inputs[-2:])
 
         def taken(name: str) -> Callable[[], torch.Tensor]:
             return lambda: captured.at(name, both).double()
 
         for other in (layer - 1, layer + 1) if layer is not None else ():
-            pair = [f"layers.{other}.{name.rpartition('.')[2]}" for name in operator.inputs[1:3]]
+            pair = [f"layers.{other}.{name.rpartition('.')[2]}" for name in operator.inputs[-2:]]
             if all(p in captured and torch.isin(both, captured.index(p)).all() for p in pair):
                 found["other_keys"][f"layer {other}"] = (taken(pair[0]), taken(pair[1]))
-        rotation = self._model.operator(operator.inputs[1])
+        rotation = self._model.operator(operator.inputs[-2])
         if rotation is not None and rotation.kind == "rope" and rotation.inputs:
             plain = rotation.inputs[0]
             if plain in captured and torch.isin(both, captured.index(plain)).all():

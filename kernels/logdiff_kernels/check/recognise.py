@@ -6,7 +6,6 @@ A formula that doesn't reproduce the model is not used: its operator is then rep
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,13 +74,13 @@ class Clean:
 
 def gather(captured: Captured, name: str, kind: str, inputs: tuple[str, ...]) -> tuple[Given, torch.Tensor]:
     """(what an operator was given, its rows of the file) for all rows that have everything."""
-    fed = inputs[:1] if kind == "attention" else inputs
+    fed = inputs[:-2] if kind == "attention" else inputs
     index = captured.common([name, *fed])
     x = tuple(captured.at(source, index) for source in fed)
     rows = captured.rows.take(index)
     if kind != "attention":
         return Given(x, rows), index
-    key, value = inputs[1], inputs[2]
+    key, value = inputs[-2:]
     both = captured.common([key, value])
     return Given(x, rows, captured.rows.take(both), captured.at(key, both), captured.at(value, both)), index
 
@@ -98,6 +97,8 @@ def recognise(clean: Clean, name: str, inputs: tuple[str, ...], where: str, fact
     if not len(index):
         return "the clean model passed no rows here"
     out = clean.captured.at(name, index).double()
+    if not given.x and kind not in ("embedding", "logprob"):
+        return "what feeds it isn't known"
     given = given.to(torch.float64)
     module = clean.module(where)
     search = _SEARCH.get(kind)
@@ -109,7 +110,8 @@ def recognise(clean: Clean, name: str, inputs: tuple[str, ...], where: str, fact
         except (RuntimeError, IndexError, KeyError):
             continue
         if same(found, out):
-            return Operator(name, kind, inputs, p, _alone(kind, module), _heads(clean, part, facts, out.shape[-1]))
+            heads = out.shape[-1] // p["head"] if kind == "rope" else _heads(clean, part, facts, out.shape[-1])
+            return Operator(name, kind, inputs, p, _alone(kind, module), heads)
     return "no formula reproduces the clean model here"
 
 
@@ -196,28 +198,44 @@ def _norm(clean: Clean, name: str, module: Any, given: Given, out: torch.Tensor,
     heads = _heads(clean, names.parse(name)[1], facts, width)
     sizes += [width // heads] if heads else []
     sizes.append(width)
-    for size, center, offset, eps in itertools.product(
-        dict.fromkeys(sizes), (False, True), (0.0, 1.0), dict.fromkeys(epsilons)
+    for part, size, center, offset, eps in itertools.product(
+        _parts(given.x[0].shape[-1], width, 1), dict.fromkeys(sizes), (False, True), (0.0, 1.0), dict.fromkeys(epsilons)
     ):
         yield {
+            "part": part,
             "weight": None if weight is None else weight.detach(),
             "bias": None if bias is None else bias.detach(),
             "eps": eps, "offset": offset, "center": center, "size": size,
         }  # fmt: skip
 
 
+def _parts(whole: int, width: int, heads: int) -> list[tuple[int, int, int] | None]:
+    """Which features of a wider input an operator may take: the first or the last of each of some groups."""
+    if whole == width:
+        return [None]
+    found: list[tuple[int, int, int] | None] = []
+    for groups in dict.fromkeys((heads, 1)):
+        if whole % groups == 0 and width % groups == 0 and width < whole:
+            size, own = whole // groups, width // groups
+            found += [(groups, size - own, size), (groups, 0, own)]
+    return found
+
+
 def _rope(clean: Clean, name: str, module: Any, given: Given, out: torch.Tensor, facts: Any) -> Iterator[Parameters]:
-    heads = _heads(clean, names.parse(name)[1], facts, out.shape[-1]) or facts.get("heads") or 1
-    head = out.shape[-1] // int(heads)
+    width = out.shape[-1]
+    heads = _heads(clean, names.parse(name)[1], facts, width) or facts.get("heads") or 1
+    head = width // int(heads)
     if same(given.x[0], out):
         yield {"inv_freq": torch.ones(1), "head": head, "missing": True}
-    for inv_freq, factor in frequencies(clean):
+    for part, (inv_freq, factor) in itertools.product(
+        _parts(given.x[0].shape[-1], width, int(clean.config.num_attention_heads)), frequencies(clean)
+    ):
         for size in dict.fromkeys((head, 2 * len(inv_freq))):
-            if size < 2 * len(inv_freq) or out.shape[-1] % size:
+            if size < 2 * len(inv_freq) or width % size:
                 continue
             for start in dict.fromkeys((0, size - 2 * len(inv_freq))):
                 for layout in ({}, {"interleaved": True}, {"deinterleaved": True}):
-                    yield {"inv_freq": inv_freq, "factor": factor, "head": size, "start": start, **layout}
+                    yield {"inv_freq": inv_freq, "factor": factor, "head": size, "start": start, "part": part, **layout}
 
 
 def frequencies(clean: Clean) -> list[tuple[torch.Tensor, float]]:
@@ -241,7 +259,8 @@ def _attention(
     heads = int(facts.get("heads") or config.num_attention_heads)
     kv_heads = int(facts.get("kv_heads") or getattr(config, "num_key_value_heads", None) or heads)
     size = given.x[0].shape[-1] // heads
-    kv_heads = kv_heads if given.key.shape[-1] == kv_heads * size else given.key.shape[-1] // size
+    latent = _latent(module, given, heads, out.shape[-1]) if len(given.x) == 2 else {}
+    kv_heads = heads if latent else kv_heads if given.key.shape[-1] == kv_heads * size else given.key.shape[-1] // size
     scales = {float(facts[k]) for k in ("scale", "scaling") if isinstance(facts.get(k), (int, float))}
     scales |= _numbers(module, lambda k: "scal" in k) | {size**-0.5}
     windows = [facts.get("window"), getattr(module, "sliding_window", None), None]
@@ -253,8 +272,22 @@ def _attention(
     ):
         yield {
             "heads": heads, "kv_heads": kv_heads, "size": size, "scale": scale, "window": window, "softcap": cap,
-            "sinks": sink, "chunk": chunk,
+            "sinks": sink, "chunk": chunk, **latent,
         }  # fmt: skip
+
+
+def _latent(module: Any, given: Given, heads: int, width: int) -> Parameters:
+    """The up-projection of latent keys and values, and the sizes of a head's parts."""
+    assert given.key is not None
+    assert given.value is not None
+    rope, rank = given.value.shape[-1], given.key.shape[-1]
+    nope = given.x[0].shape[-1] // heads - rope
+    rows = heads * nope + width
+    for child in module.children() if module is not None else ():
+        weight, _ = _matrix(child)
+        if weight is not None and tuple(weight.shape) == (rows, rank):
+            return {"up": weight, "nope": nope, "rope": rope}
+    return {}
 
 
 def _activation(
@@ -338,7 +371,7 @@ def _experts(clean: Clean, name: str, module: Any, given: Given, out: torch.Tens
     stacks = expert_stacks(module, given.x[0].shape[-1])
     if stacks is None:
         return
-    numbers = sorted(v for v in _numbers(module, lambda k: True) if v and not float(v).is_integer() or v == 7.0)
+    numbers = sorted(v for v in _numbers(module, lambda k: True) if (v and not float(v).is_integer()) or v == 7.0)
     kinds: list[Parameters] = [{"kind": kind} for kind in GATES]
     kinds += [
         {"kind": "swiglu_oai", "alpha": a, "limit": limit, "up_offset": 1.0}

@@ -16,7 +16,9 @@ from logdiff_kernels.check.operators import Model
 from logdiff_kernels.check.precision import widened
 from logdiff_kernels.check.recognise import Clean, Operator, frequencies, recognise
 from logdiff_kernels.engines.transformers.loading import load
+from logdiff_kernels.observe.boundaries import names
 from logdiff_kernels.observe.boundaries.files import BoundaryFile
+from logdiff_kernels.observe.boundaries.recorder import Keep, Recorder
 
 LENGTH = 72
 """Tokens that the clean model is run on: beyond the windows of small models."""
@@ -25,7 +27,31 @@ Capture = Callable[[Any, list[int], Path], Path]
 """(model, token ids, path) -> boundary file of one forward over the ids."""
 
 
-def reference(folder: str, dtype: str, ids: list[int], sampling: dict[str, Any], capture: Capture) -> Model:
+def capture_clean(model: Any, ids: list[int], path: Path) -> Path:
+    """Boundaries of one forward of a Transformers model over some tokens, by the hooks of the engine's own capture."""
+    from logdiff_kernels.engines.transformers.boundaries.capture import Observer
+
+    half = len(ids) // 2
+    recorder = Recorder(["clean"], [ids[:half]], [ids[half:]], Keep(max_bytes=1 << 40), path.parent)
+    try:
+        with Observer(model, recorder) as observer:
+            place = torch.arange(len(ids)).unsqueeze(0)
+            observer.expect(torch.zeros_like(place), place)
+            model(input_ids=torch.tensor([ids]), position_ids=place, use_cache=False)
+        recorder.write(path, engine="transformers", side="clean", phase="score", model="", dtype="float64")
+    finally:
+        recorder.close()
+    return path
+
+
+def reference(
+    folder: str,
+    dtype: str,
+    ids: list[int],
+    sampling: dict[str, Any],
+    capture: Capture = capture_clean,
+    args: dict[str, Any] | None = None,
+) -> Model:
     """Load the checkpoint without anything of a side and learn its operators.
 
     Args:
@@ -34,6 +60,7 @@ def reference(folder: str, dtype: str, ids: list[int], sampling: dict[str, Any],
         ids: some token ids of the run, for the clean forward.
         sampling: `temperature`, `top_k`, `top_p`.
         capture: takes the clean model's boundaries.
+        args: of the sides' engines; their numbers are candidates for what a side computes instead.
 
     Raises:
         InputError, EngineError: the folder can't be loaded.
@@ -41,6 +68,8 @@ def reference(folder: str, dtype: str, ids: list[int], sampling: dict[str, Any],
     loaded = load(folder, dtype, {"attn_implementation": "eager"})
     model, config = loaded.model, loaded.model.config.get_text_config(decoder=True)
     given = _tokens(ids, config)
+    if any(p.ndim == 3 for p in model.parameters()):
+        model.set_experts_implementation("eager")  # kernels of grouped products have no fp64
     with tempfile.TemporaryDirectory(prefix="logdiff-clean-") as scratch:
         with widened(model):
             path = capture(model, given, Path(scratch) / "clean.safetensors")
@@ -53,12 +82,14 @@ def reference(folder: str, dtype: str, ids: list[int], sampling: dict[str, Any],
             entry = captured.entries[name]
             inputs = expected(name, entry.inputs, captured)
             operators[name] = recognise(clean, name, inputs, entry.where, entry.facts)
-    facts = _facts(clean, operators, sampling)
+    facts = _facts(clean, operators, sampling, args or {})
     return Model(operators, getattr(torch, loaded.dtype), facts)
 
 
 def expected(name: str, told: tuple[str, ...], captured: Captured) -> tuple[str, ...]:
     """Boundaries that feed an operator of the clean model: as its dataflow showed, else by the names."""
+    if names.operator(name) in ("router", "experts"):  # engines order these arguments in their own ways
+        return graph.sources(name, captured.__contains__)
     return told if told and "" not in told else graph.sources(name, captured.__contains__)
 
 
@@ -69,13 +100,16 @@ def _tokens(ids: list[int], config: Any) -> list[int]:
     return (source * (length // len(source) + 1))[:length]
 
 
-def _facts(clean: Clean, operators: dict[str, Operator | str], sampling: dict[str, Any]) -> dict[str, Any]:
+def _facts(
+    clean: Clean, operators: dict[str, Operator | str], sampling: dict[str, Any], args: dict[str, Any]
+) -> dict[str, Any]:
     found = [o for o in operators.values() if isinstance(o, Operator)]
     attention = [o.p for o in found if o.kind == "attention"]
     windows = sorted({int(p["window"]) for p in attention if p.get("window")})
     if isinstance(window := getattr(clean.config, "sliding_window", None), int):
         windows = sorted({*windows, window})
-    thetas, rules = _rotations(clean)
+    windows = sorted({*windows, *(int(w) for w in _named(args, ("sliding_window",)) if w > 0)})
+    thetas, rules = _rotations(clean, _named(args, _BASES))
     temperature = float(sampling.get("temperature", 1.0) or 1.0)
     head, table = clean.model.get_output_embeddings(), clean.model.get_input_embeddings()
     embedding = operators.get("embedding")
@@ -98,18 +132,22 @@ def _facts(clean: Clean, operators: dict[str, Operator | str], sampling: dict[st
     return facts
 
 
-def _rotations(clean: Clean) -> tuple[list[float], list[tuple[str, torch.Tensor, float]]]:
+_BASES = ("rope_theta", "rope_local_base_freq")
+
+
+def _named(value: Any, keys: tuple[str, ...]) -> list[float]:
+    """Numbers under some keys of nested mappings."""
+    found: list[float] = []
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            plain = isinstance(inner, (int, float)) and not isinstance(inner, bool)
+            found += [float(inner)] if key in keys and plain else _named(inner, keys)
+    return found
+
+
+def _rotations(clean: Clean, more: list[float]) -> tuple[list[float], list[tuple[str, torch.Tensor, float]]]:
     """Bases named by the configuration, and the frequencies of every table and of the unscaled rule."""
-    bases: list[float] = []
-
-    def walk(value: Any) -> None:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                if key in ("rope_theta", "rope_local_base_freq") and isinstance(inner, (int, float)):
-                    bases.append(float(inner))
-                walk(inner)
-
-    walk(clean.config.to_dict())
+    bases = [*_named(clean.config.to_dict(), _BASES), *more]
     rules: list[tuple[str, torch.Tensor, float]] = []
     for number, (inv_freq, factor) in enumerate(frequencies(clean)):
         rules.append((f"table-{number}-of-the-model", inv_freq, factor))

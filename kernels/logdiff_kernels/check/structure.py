@@ -65,7 +65,7 @@ def _matches(off: torch.Tensor, described: torch.Tensor) -> bool:
 
 def _threshold(off: torch.Tensor, values: torch.Tensor, name: str) -> dict[str, Any] | None:
     """A bound that separates the rows, found where the two sides are purest."""
-    order = values.argsort(stable=True)
+    order = values.argsort(dim=-1, stable=True)
     steps, flags = values[order], off[order].double()
     total, count = float(flags.sum()), len(flags)
     before = flags.cumsum(0) - flags
