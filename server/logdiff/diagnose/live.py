@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from logdiff.diagnose import capture, toggles
 from logdiff.diagnose.capture import Observed
 from logdiff.diagnose.judge import Known, far_sides, has_moved, judge, merged, share_of, suspects
 from logdiff.diagnose.limits import Limits
-from logdiff.live import RunFile
+from logdiff.live import RunFile, assemble
 from logdiff.live.capture import read_json
 from logdiff.live.layout import CHECKPOINTS, generated, rescored, scored
 from logdiff.live.run import run
@@ -27,6 +28,7 @@ from logdiff.localize.weights import weight_findings
 from logdiff.measure.gates.weights import tensor_differences
 from logdiff.target import OnProgress, Timeouts
 from logdiff.verdict.causes import causes
+from logdiff.verdict.offline import diagnose_pairs
 from logdiff.verdict.records import Diagnosis
 
 if TYPE_CHECKING:
@@ -121,9 +123,26 @@ class _Live:
         return self._judged()
 
     def _judged(self) -> Diagnosis:
-        diagnosis = judge(self._known)
-        object.__setattr__(diagnosis, "case", str(self._session.case.path))
-        return diagnosis
+        """The verdict; where neither engine nor checkpoint could be asked, what the tokens alone say."""
+        known, case = self._known, str(self._session.case.path)
+        if known.measure["mismatched_tokens"] and not known.distances and not known.operators and not known.toggles:
+            return self._from_tokens(case)
+        return replace(judge(known), case=case)
+
+    def _from_tokens(self, case: str) -> Diagnosis:
+        session, known = self._session, self._known
+        unavailable = self._measurement.unavailable
+        facts = assemble.facts(session.case.path, session.run.steps, unavailable)
+        found, _ = diagnose_pairs(
+            session.case.meta,
+            assemble.batches(session.case.path, session.run.steps),
+            facts,
+            floor=known.floor,
+            case=case,
+            repeat=known.repeat,
+        )
+        skipped = [{"what": what, "why": why} for what, why in known.skipped]
+        return replace(found, extra={**found.extra, "skipped": skipped})
 
     def _look(self) -> None:
         """Captures, the checkpoint's own numbers, operator checks."""
