@@ -128,7 +128,7 @@ async def finished(client: Client, tool: str, arguments: dict[str, Any]) -> dict
 async def test_the_whole_way_from_pair_file_to_report_over_stdio(root: Path, mode: Any) -> None:
     parameters = StdioServerParameters(command=SERVE[0], args=[*SERVE[1:], "--root", str(root)])
     async with Client(parameters, mode=mode) as client:
-        assert len((await client.list_tools()).tools) == 10
+        assert len((await client.list_tools()).tools) == 13
         found = await finished(client, "logdiff_measure", {"paths": ["pairs.jsonl"], "case": "runs/c"})
         assert found["verdict"] == "different"
         assert (found["measure"]["tokens"], found["measure"]["mismatched_tokens"]) == (4, 2)

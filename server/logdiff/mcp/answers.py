@@ -8,19 +8,32 @@ from typing import Any
 
 from mcp.server.mcpserver.exceptions import ToolError
 
-from logdiff.mcp import align_words, audit_words, dispatch_words, probe_words, profile_words, resources, summaries
+from logdiff.mcp import (
+    align_words,
+    audit_words,
+    dispatch_words,
+    probe_words,
+    profile_words,
+    resources,
+    steps,
+    summaries,
+    verdict_words,
+)
 from logdiff.mcp.jobs import Record
 from logdiff.mcp.results import (
     AlignResult,
     AuditResult,
     CaseResult,
+    DiagnoseResult,
     DispatchResult,
     EnvResult,
     Facts,
     JobInfo,
     JobResult,
+    LocalizeResult,
     MeasureResult,
     NextStep,
+    PlaybookResult,
     ProbeResult,
     QueryResult,
     ReportResult,
@@ -91,7 +104,7 @@ def _measured(workspace: Workspace, record: Record, data: Facts, case: str, deta
     return MeasureResult(
         summary=summaries.measure_summary(data, verdict),
         verdict=verdict,
-        next_steps=summaries.measure_steps(case, verdict),
+        next_steps=steps.after_measure(workspace, record, data),
         format=data.get("format"),
         exit_code=record.exit_code,
         case=case,
@@ -213,6 +226,48 @@ def _probed(workspace: Workspace, record: Record, data: Facts, case: str, detail
     )
 
 
+def _diagnosed(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> DiagnoseResult:
+    return DiagnoseResult(
+        summary=verdict_words.summary(data),
+        verdict=verdict_words.verdict(data),
+        next_steps=steps.after_verdict(workspace, record, data),
+        format=data.get("format"),
+        exit_code=record.exit_code,
+        case=case,
+        **verdict_words.fields(data, detail),
+    )
+
+
+def _localized(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> LocalizeResult:
+    found = verdict_words.localize_verdict(data)
+    return LocalizeResult(
+        summary=verdict_words.localize_summary(data, found),
+        verdict=found,
+        next_steps=steps.after_localize(workspace, record),
+        format=data.get("format"),
+        exit_code=record.exit_code,
+        case=case,
+        facts=verdict_words.localize_facts(data, detail),
+    )
+
+
+def _paged(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> PlaybookResult:
+    found = [steps.step(call) for call in data["next_steps"][: steps.MOST - 1]]
+    say = (
+        f"next: {found[0].tool}, arguments in next_steps"
+        if found
+        else "no call can be made yet: the page says what to ask for"
+    )
+    return PlaybookResult(
+        summary=f"Playbook {data['name']}; {say}.",
+        verdict=data["situation"] or None,
+        next_steps=found,
+        format=data.get("format"),
+        name=data["name"],
+        page=data["page"],
+    )
+
+
 def _aligned(workspace: Workspace, record: Record, data: Facts, case: str, detail: str) -> AlignResult:
     return AlignResult(
         summary=align_words.state_summary(data),
@@ -224,20 +279,23 @@ def _aligned(workspace: Workspace, record: Record, data: Facts, case: str, detai
     )
 
 
-_WITHOUT_CASE = (EnvResult, AlignResult, ProbeResult, DispatchResult)
+_WITHOUT_CASE = (EnvResult, AlignResult, ProbeResult, DispatchResult, PlaybookResult)
 _KINDS: dict[str, Any] = {
     "align_plan": AlignResult,
     "align_apply": AlignResult,
     "align_revert": AlignResult,
     "logdiff_run": MeasureResult,
     "logdiff_measure": MeasureResult,
+    "case_diagnose": DiagnoseResult,
     "case_import": CaseResult,
     "case_query": QueryResult,
     "report_render": ReportResult,
     "env_inspect": EnvResult,
     "config_audit": AuditResult,
+    "playbook_get": PlaybookResult,
     "probe_run": ProbeResult,
     "dispatch_inspect": DispatchResult,
+    "divergence_localize": LocalizeResult,
 }
 _FINISHED: dict[str, Any] = {
     "align_plan": _planned,
@@ -245,33 +303,44 @@ _FINISHED: dict[str, Any] = {
     "align_revert": _aligned,
     "logdiff_run": _measured,
     "logdiff_measure": _measured,
+    "case_diagnose": _diagnosed,
     "case_import": _imported,
     "case_query": _queried,
     "report_render": _rendered,
     "env_inspect": _inspected,
     "config_audit": _audited,
+    "playbook_get": _paged,
     "probe_run": _probed,
     "dispatch_inspect": _dispatched,
+    "divergence_localize": _localized,
 }
 
 
 def job_result(workspace: Workspace, record: Record, detail: str) -> JobResult:
     """State of a job; with its tool's result when it is done."""
     about = info(workspace, record)
-    steps: list[NextStep] = []
+    following: list[NextStep] = []
     result: Facts | None = None
     verdict: str | None = record.state
     summary = f"Job {record.job_id} ({record.tool}) is {record.state}"
     if record.state == "running":
         summary += f" since {about.seconds:.0f} s. {about.progress}".rstrip()
-        steps = summaries.job_steps(record.job_id)
+        following = summaries.job_steps(record.job_id)
     elif record.data is not None:
         inner = tool_result(workspace, record, detail)
-        summary, verdict, steps = inner.summary, inner.verdict or record.state, inner.next_steps
-        result = inner.model_dump(mode="json", exclude={"summary", "verdict", "next_steps", "job"}, exclude_none=True)
+        summary, following = inner.summary, inner.next_steps
+        left_out = {"summary", "next_steps", "job"}
+        if isinstance(inner.verdict, dict):
+            verdict = str(inner.verdict["class"])  # one word here; the whole of it in the result
+        else:
+            verdict = inner.verdict or record.state
+            left_out.add("verdict")
+        result = inner.model_dump(mode="json", exclude=left_out, exclude_none=True)
     elif record.state == "interrupted":
         summary += ": the server ended while it ran. Call the tool again with the same case to resume."
-        steps = summaries.resume_steps(record.tool, about.case, record.arguments, workspace.relative)
+        following = summaries.resume_steps(record.tool, about.case, record.arguments, workspace.relative)
     elif record.error is not None:
         summary += f": {error_text(record.error)}"
-    return JobResult(summary=summary, verdict=verdict, next_steps=steps, job=about, result=result, error=record.error)
+    return JobResult(
+        summary=summary, verdict=verdict, next_steps=following, job=about, result=result, error=record.error
+    )

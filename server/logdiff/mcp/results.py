@@ -144,6 +144,49 @@ class DispatchResult(Result):
     facts: Facts = {}
 
 
+Verdict = Annotated[
+    Facts | str | None,
+    WithJsonSchema(
+        {"type": ["object", "string", "null"], "description": "{class, path, side, cause, component, confidence, ...}"}
+    ),
+]
+List = Annotated[list[Facts], WithJsonSchema(Objects)]
+
+
+class DiagnoseResult(Result):
+    """logdiff-verdict/1; while the job runs `verdict` is "running"."""
+
+    verdict: Verdict = None  # type: ignore[assignment]
+    format: Text = None
+    exit_code: Annotated[int | None, WithJsonSchema({"type": ["integer", "null"]})] = None
+    case: str
+    candidates: List = []
+    measure: Facts = {}
+    floor: Facts = {}
+    evidence: List = []
+    excluded: List = []
+    budget: List = []
+    next_experiments: List = []
+    facts: Facts = {}
+
+
+class LocalizeResult(Result):
+    """logdiff-operators/1."""
+
+    format: Text = None
+    exit_code: Annotated[int | None, WithJsonSchema({"type": ["integer", "null"]})] = None
+    case: str
+    facts: Facts = {}
+
+
+class PlaybookResult(Result):
+    """logdiff-playbook/1: `page` is Markdown."""
+
+    format: Text = None
+    name: str = ""
+    page: str = ""
+
+
 class JobResult(Result):
     """State of one job, or the list of jobs."""
 

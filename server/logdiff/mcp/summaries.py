@@ -22,17 +22,6 @@ KEYS = (
 PAIR_KEYS = ("tokens", "mismatched_tokens", "max_abs", "mean_abs", "mean", "k3_kl")
 """Statistics that a summary keeps of the other pairs."""
 
-WORST_TOKENS = (
-    "select r.sample_id, r.position, r.token_id, r.logprob as rollout, t.logprob as train, t.logprob - r.logprob as d "
-    "from tokens r join tokens t using (sample_id, step, rank, position) "
-    "where r.side = 'rollout' and t.side = 'train' and r.mask order by abs(t.logprob - r.logprob) desc limit 10"
-)
-BROKEN_TOKENS = (
-    "select side, count(*) as tokens, count(*) filter (where logprob is null) as absent, "
-    "count(*) filter (where isnan(logprob) or isinf(logprob)) as not_finite, "
-    "count(*) filter (where logprob > 0) as positive, count(*) filter (where mask) as unmasked "
-    "from tokens group by side"
-)
 COUNT_TOKENS = "select side, count(*) as tokens, count(distinct sample_id) as samples from tokens group by side"
 
 
@@ -135,36 +124,6 @@ def clip(value: Any, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def measure_steps(case: str, verdict: str) -> list[NextStep]:
-    """What to call after a measurement."""
-    report = NextStep(
-        tool="report_render",
-        arguments={"case": case},
-        why="one HTML file with every plot, the floor beside the signal and both configurations",
-        outcomes=["path of report.html for a person to open"],
-    )
-    if verdict in ("invalid-evidence", "gate-failed"):
-        broken = NextStep(
-            tool="case_query",
-            arguments={"case": case, "sql": BROKEN_TOKENS},
-            why="shows which side lacks values or carries NaN, infinite or positive log-probabilities",
-            outcomes=[
-                "a side with bad values: fix its dump or logprobs setting",
-                "none: read the failed gate's detail",
-            ],
-        )
-        return [broken, report]
-    if verdict == "different":
-        worst = NextStep(
-            tool="case_query",
-            arguments={"case": case, "sql": WORST_TOKENS},
-            why="shows whether a few tokens carry the difference or all of them do",
-            outcomes=["few tokens: look at their position and text", "spread evenly: compare with the floor"],
-        )
-        return [worst, report]
-    return [report]
-
-
 def case_steps(case: str) -> list[NextStep]:
     """What to call after an import."""
     return [
@@ -197,6 +156,8 @@ def job_steps(job_id: str) -> list[NextStep]:
 
 def resume_steps(tool: str, case: str, arguments: Facts, relative: Callable[[str], str]) -> list[NextStep]:
     """How to go on with a job that was cut off with its server: the same call on the same case."""
+    if tool == "case_diagnose" and isinstance(arguments.get("target"), (str, list)):
+        return [_resume_diagnosis(case, arguments, relative)]
     if tool != "logdiff_run" or "run_file" not in arguments:
         return []
     return [
@@ -213,6 +174,22 @@ def resume_steps(tool: str, case: str, arguments: Facts, relative: Callable[[str
             outcomes=["the measurement"],
         )
     ]
+
+
+def _resume_diagnosis(case: str, arguments: Facts, relative: Callable[[str], str]) -> NextStep:
+    target = arguments["target"]
+    limits: Facts = {name: arguments[name] for name in ("max_seconds", "max_starts") if name in arguments}
+    given: Facts = {"case": case}
+    if isinstance(target, list):
+        given["pairs"] = [relative(path) for path in target]
+    elif target.endswith((".yaml", ".yml")):
+        given["run_file"] = relative(target)
+    return NextStep(
+        tool="case_diagnose",
+        arguments={**given, **limits},
+        why="continues in the same case; what was found out is not done again",
+        outcomes=["the verdict"],
+    )
 
 
 def env_summary(data: Facts) -> str:

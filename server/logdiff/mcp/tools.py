@@ -27,6 +27,7 @@ from logdiff.mcp.results import (
     MeasureResult,
     QueryResult,
     ReportResult,
+    Result,
     reply,
 )
 from logdiff.mcp.workspace import Workspace
@@ -47,10 +48,23 @@ class State:
     allow_write: bool = False
 
 
-_WRITES = frozenset({"logdiff_run", "logdiff_measure", "case_import", "config_audit", "probe_run", "dispatch_inspect"})
+_WRITES = frozenset(
+    {
+        *("logdiff_run", "logdiff_measure", "case_import", "config_audit", "probe_run", "dispatch_inspect"),
+        *("case_diagnose", "divergence_localize"),
+    }
+)
 """Tools that make or extend a case."""
-_ENGINES = frozenset({"logdiff_run", "dispatch_inspect", "align_plan", "align_apply", "align_revert"})
+_ENGINES = frozenset(
+    {
+        *("logdiff_run", "dispatch_inspect", "case_diagnose", "divergence_localize"),
+        *("align_plan", "align_apply", "align_revert"),
+    }
+)
 """Tools that start engines or change them: one such job at a time."""
+
+CHANGING = "align_"
+"""How the names of tools begin that are offered only where the server was started so."""
 
 Detail = Annotated[
     Literal["summary", "full"], Field(description="summary (default): under 2,000 tokens; full: every statistic")
@@ -99,12 +113,16 @@ def add_tools(server: MCPServer, state: State) -> None:
     """Register every tool of this version; those that change engines only where the server was started so."""
     tool = tool_maker(server)
     from logdiff.mcp.audit_tools import add_audit_tools
+    from logdiff.mcp.diagnose_tools import add_diagnose_tools
     from logdiff.mcp.dispatch_tools import add_dispatch_tools
+    from logdiff.mcp.playbook_tools import add_playbooks
     from logdiff.mcp.probe_tools import add_probe_tools
 
     add_audit_tools(server, state)
     add_probe_tools(server, state)
     add_dispatch_tools(server, state)
+    add_diagnose_tools(server, state)
+    add_playbooks(server, state)
     if state.allow_write:
         from logdiff.mcp.align_tools import add_align_tools
 
@@ -246,12 +264,12 @@ def add_tools(server: MCPServer, state: State) -> None:
                 )
             job = state.jobs.get(job_id)
             if isinstance(job, Record):
-                return reply(job_result(state.workspace, job, detail))
+                return reply(_offered(state, job_result(state.workspace, job, detail)))
             if cancel:
                 await anyio.to_thread.run_sync(job.cancel)
             else:
                 await _follow(ctx, job, wait_s)
-            return reply(job_result(state.workspace, job.record, detail))
+            return reply(_offered(state, job_result(state.workspace, job.record, detail)))
 
 
 class clear_errors:  # noqa: N801 - used like a keyword
@@ -269,7 +287,8 @@ async def call(
     state: State, ctx: Context, tool: str, action: str, arguments: Facts, case: str, detail: str
 ) -> CallToolResult:
     """Run an action as a job and answer with its result, or with the job when it takes longer."""
-    engines = tool in _ENGINES and action != "dispatch_profile"  # a profile is read, no engine is started
+    recorded = action == "dispatch_profile" or isinstance(arguments.get("target"), list)  # read, no engine is started
+    engines = tool in _ENGINES and not recorded
     start = partial(
         state.jobs.start, tool, action, arguments, case, writes=tool in _WRITES and bool(case), engines=engines
     )
@@ -280,7 +299,14 @@ async def call(
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(job.cancel)
         raise
-    return reply(tool_result(state.workspace, job.record, detail))
+    return reply(_offered(state, tool_result(state.workspace, job.record, detail)))
+
+
+def _offered(state: State, result: Result) -> Result:
+    """The result without next steps that this server does not offer."""
+    if not state.allow_write:
+        result.next_steps = [step for step in result.next_steps if not step.tool.startswith(CHANGING)]
+    return result
 
 
 async def _follow(ctx: Context, job: Job, seconds: float) -> None:

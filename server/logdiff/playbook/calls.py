@@ -11,7 +11,7 @@ from logdiff.playbook.situation import Known, situation
 from logdiff.playbook.tables import BROKEN_TOKENS, NEXT, PAGE_OF, PAGES, STEPS, WORST_TOKENS, Outcome
 
 PLACEHOLDERS: dict[str, str | list[str]] = {
-    "case": "CASE", "newest_case": "CASE", "run_file": "RUN.yaml", "new_run_file": "RUN.yaml", "pairs": ["PAIRS.jsonl"],
+    "case": "CASE", "newest_case": "CASE", "run_file": "RUN.yaml", "same_run_file": "RUN.yaml", "new_run_file": "RUN.yaml", "pairs": ["PAIRS.jsonl"],
     "new_pairs": "NEW.jsonl", "plan_source": "RUN.yaml",
 }  # fmt: skip
 _RECORDED = "-recorded"
@@ -121,6 +121,8 @@ def _slots(known: Known) -> dict[str, Any]:
     pairs = known.pairs or (found.pairs[:1] if state is None else ())
     if run_file:
         slots["run_file"] = run_file
+        if known.same_run:
+            slots["same_run_file"] = run_file
     if pairs:
         slots["pairs"] = list(pairs)
     if state is not None:

@@ -24,7 +24,8 @@ def look(root: Path, case: Path | None = None) -> Known:
     state = read_state(case, shown(root, case))
     if state.tokens_of is not None:
         state = replace(state, tokens_of=Foreign(shown(root, Path(state.tokens_of))))
-    return Known(state, found, run_file=run_file_of(state.run, root, found))
+    run_file, same = run_file_of(state.run, root, found)
+    return Known(state, found, run_file=run_file, same_run=same)
 
 
 def shown(root: Path, path: Path) -> str:

@@ -20,12 +20,15 @@ class Known:
         workspace: what lies around.
         run_file: that the case was made from, or that is to be compared; None where unknown.
         pairs: pair files that the case was made from, or that are to be measured.
+        same_run: the case was made by `run_file` as it stands, so that work in it can go on; not with other tokens or
+            with aligned operators.
     """
 
     state: CaseState | None = None
     workspace: Survey = field(default_factory=Survey)
     run_file: str | None = None
     pairs: tuple[str, ...] = ()
+    same_run: bool = True
 
 
 def situation(known: Known) -> str:

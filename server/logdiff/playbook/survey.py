@@ -80,22 +80,28 @@ def survey(root: Path) -> Survey:
     )
 
 
-def run_file_of(run: dict[str, Any] | None, root: Path, found: Survey) -> str | None:
-    """The run file of the workspace that a live case was made from: the same run but for its alignment."""
+def run_file_of(run: dict[str, Any] | None, root: Path, found: Survey) -> tuple[str | None, bool]:
+    """The run file of the workspace that a live case was made from, and whether it says the same about alignment."""
     if run is None:
-        return None
+        return None, True
     from logdiff.errors import LogdiffError
     from logdiff.live.runfile import load_run_file
 
-    wanted = {key: value for key, value in run.items() if key != "align"}
+    best: tuple[str | None, bool] = (None, True)
     for name in found.run_files:
         try:
             public = load_run_file(root / name).public()
         except (LogdiffError, OSError):
             continue
-        if {key: value for key, value in public.items() if key != "align"} == wanted:
-            return name
-    return None
+        if public == run:
+            return name, True
+        if best[0] is None and _but_for_alignment(public) == _but_for_alignment(run):
+            best = (name, False)
+    return best
+
+
+def _but_for_alignment(run: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in run.items() if key != "align"}
 
 
 def _plain(name: str) -> bool:

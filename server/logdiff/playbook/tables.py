@@ -94,7 +94,7 @@ STEPS: dict[str, Step] = {
         _VERDICT,
     ),
     "diagnose-live": Step(
-        "case_diagnose", {"run_file": "{run_file}", "case": "{case}"}, "logdiff diagnose {run_file} --case {case}",
+        "case_diagnose", {"run_file": "{same_run_file}", "case": "{case}"}, "logdiff diagnose {same_run_file} --case {case}",
         "goes on in this case: looks into both engines, changes one thing, and gives a verdict",
         _VERDICT,
     ),
@@ -104,8 +104,8 @@ STEPS: dict[str, Step] = {
         _VERDICT,
     ),
     "diagnose-more": Step(
-        "case_diagnose", {"run_file": "{run_file}", "case": "{case}", "max_seconds": 600, "max_starts": 12},
-        "logdiff diagnose {run_file} --case {case} --max-seconds 600 --max-starts 12 --resume",
+        "case_diagnose", {"run_file": "{same_run_file}", "case": "{case}", "max_seconds": 600, "max_starts": 12},
+        "logdiff diagnose {same_run_file} --case {case} --max-seconds 600 --max-starts 12 --resume",
         "experiments were left out for lack of time or engine starts: give it more",
         _VERDICT,
     ),
@@ -125,7 +125,7 @@ STEPS: dict[str, Step] = {
         ),
     ),
     "measure-live": Step(
-        "logdiff_run", {"run_file": "{run_file}", "case": "{case}"}, "logdiff run {run_file} --case {case}",
+        "logdiff_run", {"run_file": "{same_run_file}", "case": "{case}"}, "logdiff run {same_run_file} --case {case}",
         "goes on with the run that was cut off; what was captured is not captured again",
         (Outcome("a measurement", "gates, statistics, floor, triangle", "triangle"),),
     ),
@@ -238,7 +238,7 @@ NEXT: dict[str, tuple[str, ...]] = {
     "differs": (*_DIAGNOSE, "worst-tokens", "report"),
     "within-floor": ("report", *_DIAGNOSE),
     "equal": ("report",),
-    "aligned-zero": ("align-plan", "report"),
+    "aligned-zero": ("align-plan", "fix-page", "report"),
     "aligned-differs": ("worst-tokens", "report"),
     "none": ("report",),
     "operator": ("align-run", "localize", "report"),
@@ -353,6 +353,7 @@ PAGES: dict[str, Page] = {
         "Apply and prove", "Make the fix, prove it on the same tokens, and be able to take it back.",
         {
             "nothing": ("align-plan",),
+            "aligned-zero": ("align-plan", "report"),
             **dict.fromkeys(_FIXED, _PROVE),
             **dict.fromkeys((f"{name}-recorded" for name in _FIXED), _PROVE_RECORDED),
         },

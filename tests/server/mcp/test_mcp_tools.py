@@ -103,7 +103,7 @@ async def test_measure_gives_verdict_numbers_and_steps_first(
     assert found["measure"]["mean_exp_d"] == "inf"
     assert "by_position" not in found["measure"]
     assert found["case"] == "runs/new"
-    assert {s["tool"] for s in found["next_steps"]} == {"case_query", "report_render"}
+    assert [s["tool"] for s in found["next_steps"]] == ["case_diagnose", "case_query", "report_render"]
     assert all(s["arguments"]["case"] == "runs/new" for s in found["next_steps"])
 
 
@@ -158,7 +158,8 @@ async def test_long_work_returns_a_job_that_can_be_followed_to_its_result(
     assert ended["job"]["state"] == "done"
     assert ended["verdict"] == "different"
     assert ended["result"]["measure"]["tokens"] == 200
-    assert {s["tool"] for s in ended["next_steps"]} == {"case_query", "report_render"}
+    assert ended["next_steps"][0]["tool"] == "case_diagnose"
+    assert ended["next_steps"][0]["arguments"] == {"run_file": "run.yaml", "case": started["case"]}
 
 
 async def test_a_job_can_be_listed_and_cancelled(root: Path, fake_server: Callable[..., Any], worker: Worker) -> None:

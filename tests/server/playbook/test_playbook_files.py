@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from logdiff.cli.app import run
-from logdiff.playbook import look, read_state, survey
+from logdiff.playbook import calls_for, look, read_state, survey
 from logdiff.playbook.survey import MOST_ENTRIES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -101,7 +101,13 @@ def test_the_run_file_of_a_live_case_is_found_by_what_it_says(tmp_path: Path) ->
     run_ = load_run_file(tmp_path / "mine.yaml").with_align(ops="all").public()
     manifest = {"format": "logdiff-case/1", "kind": "run", "state": "complete", "inputs": {"run": run_}}
     (case / "manifest.json").write_text(json.dumps(manifest))
-    assert look(tmp_path, case).run_file == "mine.yaml"
+    found = look(tmp_path, case)
+    assert (found.run_file, found.same_run) == ("mine.yaml", False)
+    assert "run_file" not in calls_for(found)[0].arguments, "another alignment: the case can't be gone on with"
+    manifest["inputs"] = {"run": load_run_file(tmp_path / "mine.yaml").public()}
+    (case / "manifest.json").write_text(json.dumps(manifest))
+    assert look(tmp_path, case).same_run
+    assert calls_for(look(tmp_path, case))[0].arguments["run_file"] == "mine.yaml"
     (tmp_path / "mine.yaml").unlink()
     assert look(tmp_path, case).run_file is None
 
