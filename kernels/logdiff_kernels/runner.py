@@ -143,15 +143,19 @@ class Runner:
             self._events.progress(identity, done, total, unit, message)
 
         switched = self._switched(task, progress)
+        begin = time.monotonic()
         output: TaskOutput = self._adapter.run(task, progress)
+        data = output.data
+        if switched is not None:
+            data = {**data, "aligned": {**switched, "task_seconds": round(time.monotonic() - begin, 3)}}
         files = {key: str(path) for key, path in output.files.items()}
-        self._events.emit("result", task=identity, files=files, data={**output.data, **switched})
+        self._events.emit("result", task=identity, files=files, data=data)
 
-    def _switched(self, task: dict[str, Any], progress: Progress) -> dict[str, Any]:
-        """Bring the engine to the operators that the task's `align` names, if it does; for the result's data."""
+    def _switched(self, task: dict[str, Any], progress: Progress) -> dict[str, Any] | None:
+        """Bring the engine to the operators that the task's `align` names; facts of the switch, None without it."""
         assert self._adapter is not None
         if "align" not in task:
-            return {}
+            return None
         if "realign" not in self._adapter.tasks:
             raise UnsupportedError(f"{self._request.engine} can't switch operators in place", value=task["align"])
         ops = parse_switch(task["align"])
@@ -159,7 +163,7 @@ class Runner:
             self._ops = None  # unknown, should the switch fail
             done = self._adapter.run({"task": "realign", "ops": sorted(ops)}, progress)
             self._ops, self._switch = ops, done.data
-        return {"aligned": self._switch}
+        return self._switch
 
     def close(self) -> None:
         """Close the engine; a failure to do so is told in the log only, the results stand."""

@@ -14,7 +14,7 @@ from logdiff.errors import EvidenceError
 from logdiff.live.runfile import RunFile
 from logdiff.measure import aligned_differences
 from logdiff.target import EngineSpec
-from logdiff.target.alignment import SIDES, VARIABLE, overlay_document
+from logdiff.target.alignment import BUDGET, SIDES, VARIABLE, overlay_document
 from logdiff.target.overlay import package_folder
 
 OVERLAY = "align.json"
@@ -33,15 +33,17 @@ def write_overlay(case: Case, run: RunFile) -> None:
         case.write_json(OVERLAY, document)
 
 
-def engine_spec(spec: EngineSpec, run: RunFile, case: Path) -> EngineSpec:
+def engine_spec(spec: EngineSpec, run: RunFile, case: Path, switchable: bool = False) -> EngineSpec:
     """The engine of a side with `LOGDIFF_ALIGN` as the run file decides, whatever the shell's environment says.
 
-    A value in the side's own `env` stays. A running server has an environment of its own.
+    A value in the side's own `env` stays. A running server has an environment of its own. `switchable` lets an engine
+    that starts native switch operators in place later.
     """
     if VARIABLE in spec.env or spec.engine == "vllm-http":
         return spec
     value = str(case / OVERLAY) if run.align.of(spec.side) else ""
-    return replace(spec, env={**spec.env, VARIABLE: value})
+    more = {BUDGET: "1"} if switchable and not value else {}
+    return replace(spec, env={**spec.env, VARIABLE: value, **more})
 
 
 def ignored_variable(run: RunFile) -> str | None:

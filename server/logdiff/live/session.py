@@ -78,6 +78,8 @@ class Session:
             if r["event"] == "unsupported"
         }
         self._starts = sum(1 for r in case.journal.read() if r["event"] == "engine_starting")
+        self.switchable = False
+        """Whether engines are started such that operators can be switched in place; stock calls stay stock."""
 
     def __enter__(self) -> Session:
         return self
@@ -88,7 +90,7 @@ class Session:
 
     def spec(self, side: str) -> EngineSpec:
         """The engine of a side on the folder that its model was resolved to."""
-        return engine_spec(self.run.spec(side, self.models[side]), self.run, self.case.path)
+        return engine_spec(self.run.spec(side, self.models[side]), self.run, self.case.path, self.switchable)
 
     def do(
         self,
@@ -191,6 +193,13 @@ class Session:
         self._hashes.pop(path, None)
         self.case.record_outputs(key, [path], request=request, data=data)
         return Outcome(path, data)
+
+    def act(self, engine: str, task: dict[str, Any]) -> dict[str, Any]:
+        """Do a task that leaves no file on an engine that runs, whatever was done before; nothing is recorded.
+
+        Raises as the engine does.
+        """
+        return self._slots[engine].engine.run(task, self._on_progress).data
 
     def close(self, engine: str) -> None:
         """End the engine of that name, if it runs."""

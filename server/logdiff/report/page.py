@@ -17,6 +17,7 @@ from logdiff.report.ascend_profile import read_profile_section
 from logdiff.report.audit import read_audit
 from logdiff.report.axes import RC, Plot
 from logdiff.report.before_after import before_after_plot
+from logdiff.report.budget import read_budget
 from logdiff.report.dispatch import read_dispatch
 from logdiff.report.extremes import STRIP_TOKENS, WORST_SAMPLES, WORST_TOKENS
 from logdiff.report.files import CaseFiles, read_files
@@ -75,9 +76,11 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
     summary, state = (sentence(files, rows, floor), _state(rows, files)) if files.compares else opening(held)
     verdict = read_verdict(case.path, files.missing)
     verdict_pictures, first = draw(verdict.plots if verdict is not None else [], png_dir)
+    budget = read_budget(case.path, files.missing)
     drawn, saved = draw(figures, png_dir)
     picture, more = draw([probes.plot] if probes is not None and probes.plot is not None else [], png_dir)
     table, again = draw([dispatch.plot] if dispatch is not None and dispatch.plot is not None else [], png_dir)
+    bars, once_more = draw([budget.plot] if budget is not None and budget.plot is not None else [], png_dir)
     context = {
         "files": files,
         "summary": summary,
@@ -95,6 +98,8 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
         "probe_picture": picture[0] if picture else None,
         "dispatch": dispatch,
         "dispatch_picture": table[0] if table else None,
+        "budget": budget,
+        "budget_picture": bars[0] if bars else None,
         "floor": floor,
         "before": before,
         "sides": side_table(files.fingerprints),
@@ -103,7 +108,7 @@ def render_page(case: Case, output: Path, png_dir: Path | None = None, earlier: 
         **_token_context(files, tokens),
     }
     write_atomic(output, _html(context).encode("utf-8"))
-    return {"html": output, "png": [*first, *saved, *more, *again]}
+    return {"html": output, "png": [*first, *saved, *more, *again, *once_more]}
 
 
 def _main_name(rows: list[PairRow], tokens: Profile | None) -> str:

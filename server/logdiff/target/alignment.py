@@ -14,6 +14,9 @@ from logdiff.errors import InputError
 VARIABLE = "LOGDIFF_ALIGN"
 """Environment variable with the path of the overlay file; empty or absent: native."""
 
+BUDGET = "LOGDIFF_BUDGET"
+"""Environment variable that, set to 1, starts an engine stock whose operators can be switched in place."""
+
 FORMAT = "logdiff-overlay/1"
 CONTRACT = "aligned/1"
 PROVIDER = "aligned-cpu"

@@ -1,7 +1,8 @@
 """A runner that speaks `logdiff-request/1` without an engine; misbehaves as its side's `args` say.
 
 Tasks `generate`, `force`, `rescore` and `score` follow a made-up model: logprob of token t at position p is
--(1 + (t + p) % 7) / 8, minus `args.offset` unless LOGDIFF_ALIGN names an overlay for this side.
+-(1 + (t + p) % 7) / 8, minus `args.offset` unless LOGDIFF_ALIGN names an overlay for this side, minus each of
+`args.sources` (operator -> offset) whose operator is not aligned, by the overlay or by the task's `align`.
 Weights are one tensor. Standard library, numpy and safetensors.
 """
 
@@ -112,6 +113,22 @@ def reference(task):
     return task["output"]
 
 
+def switch(task, args, state):
+    """Follow the task's `align`. Returns (facts of the switch, why not)."""
+    if "align" not in task:
+        return {}, None
+    if args.get("compiled") and task["align"]:
+        return {}, "a compiled engine can't be switched in place"
+    odd = [op for op in task["align"] if op in args.get("uncovered", [])]
+    if odd:
+        return {}, f"no aligned operator for {odd[0]}"
+    if task["align"] != state["ops"]:
+        count("switch")
+    state["ops"] = task["align"]
+    facts = {"ops": task["align"], "operators": args.get("operators", []), "bytes": 100, "seconds": 0.0}
+    return {"aligned": {**facts, "task_seconds": args.get("seconds", 0.01) * (2 if task["align"] else 1)}}, None
+
+
 def do(task, request, state):
     import numpy as np
 
@@ -139,6 +156,11 @@ def do(task, request, state):
         return fail("InputError", "the alignment overlay can't be read", task["id"], False, "unset LOGDIFF_ALIGN")
     aligned = overlay(request)
     offset = (0.0 if aligned else args.get("offset", 0.0)) + state["shift"] + float(os.environ.get("FAKE_OFFSET", "0"))
+    switched, why = switch(task, args, state)
+    if why:
+        return fail("UnsupportedError", why, task["id"], False)
+    ops = aligned["ops"] if aligned else state["ops"]
+    offset += sum(value for op, value in args.get("sources", {}).items() if op not in ops)
     if name in ("generate", "force", "rescore", "score"):
         arrays, metadata = read(task["input"])
         if name == "generate":
@@ -150,7 +172,11 @@ def do(task, request, state):
         arrays["logprobs"] = logprobs(arrays["response_ids"], arrays["response_offsets"], offset + extra)
         write(task["output"], arrays, {**metadata, "task": name})
         count(name)
-        return emit("result", task=task["id"], files={"output": task["output"]}, data={})
+        return emit("result", task=task["id"], files={"output": task["output"]}, data=switched)
+    if name == "realign":
+        state["ops"] = task["ops"]
+        count("realign")
+        return emit("result", task=task["id"], files={}, data={})
     if name == "capture" and not args.get("captures"):
         return fail("UnsupportedError", "nothing can be looked into here", task["id"], False)
     if name == "reference":
@@ -268,7 +294,7 @@ def main():
         sys.exit(2)
     count("start-" + str(request["engine"]))
     emit("ready", engine=request["engine"], seconds=0.0)
-    state = {"shift": args.get("shift", 0.0)}
+    state = {"shift": args.get("shift", 0.0), "ops": []}
     while True:
         alive.wait()
         line = lines.pop(0)
