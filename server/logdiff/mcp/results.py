@@ -171,7 +171,7 @@ class DiagnoseResult(Result):
 
 
 class LocalizeResult(Result):
-    """logdiff-operators/1."""
+    """logdiff-localize/1."""
 
     format: Text = None
     exit_code: Annotated[int | None, WithJsonSchema({"type": ["integer", "null"]})] = None

@@ -1,4 +1,4 @@
-"""Words and facts of diagnoses and localisations: pure functions of `logdiff-verdict/1` and `logdiff-operators/1`."""
+"""Words and facts of diagnoses and localisations: pure functions of `logdiff-verdict/1` and `logdiff-localize/1`."""
 
 from __future__ import annotations
 
@@ -106,26 +106,24 @@ def _extra(data: Facts) -> Facts:
 
 def localize_verdict(data: Facts) -> str:
     """`operators-off`, `inputs-off`, `rounding`, `equal` or `nothing-judged`."""
-    checks, inputs = _dicts(data, "checks"), _dicts(data, "inputs")
-    if any(c.get("ok") is False for c in checks):
+    if _dicts(data, "off"):
         return "operators-off"
-    if any(i.get("ok") is False for i in inputs):
+    if _dicts(data, "inputs"):
         return "inputs-off"
-    if not any(isinstance(c.get("ok"), bool) for c in checks):
+    if not data.get("judged"):
         return "nothing-judged"
-    return "rounding" if first_divergence(data) else "equal"
+    return "rounding" if data.get("first_divergence") else "equal"
 
 
 def localize_summary(data: Facts, found: str) -> str:
     """Where it begins, and what that is."""
-    checks = _dicts(data, "checks")
-    judged = sum(1 for c in checks if isinstance(c.get("ok"), bool))
-    first = first_divergence(data)
-    where = f" The sides part at {clip(first, 80)}." if first else ""
-    off = [f"{clip(c.get('side'), 20)} {clip(c.get('boundary'), 60)}" for c in checks if c.get("ok") is False]
+    judged, off = data.get("judged"), _dicts(data, "off")
+    first = data.get("first_divergence")
+    where = f" The sides part at {clip(first.get('boundary'), 80)}." if isinstance(first, dict) else ""
+    named = f"{clip(off[0].get('side'), 20)} {clip(off[0].get('boundary'), 60)}" if off else ""
     text = {
         "operators-off": f"{len(off)} of {judged} operators are far from their fp64 reference on their own inputs, "
-        f"first {off[0] if off else ''}.",
+        f"first {named}.",
         "inputs-off": "Every operator judged is right, but what the model was fed is not.",
         "rounding": f"All {judged} operators judged are within rounding on their own inputs.",
         "equal": f"All {judged} operators judged are right, and no boundary differs.",
@@ -134,27 +132,26 @@ def localize_summary(data: Facts, found: str) -> str:
     return text + where
 
 
-def first_divergence(data: Facts) -> str | None:
-    """First boundary, in execution order, whose bits differ between the sides."""
-    for entry in _dicts(data, "divergence"):
-        if entry.get("pair") != "decode-prefill" and (entry.get("bits_differ") or 0) > 0:
-            return str(entry.get("boundary"))
-    return None
-
-
 def localize_facts(data: Facts, detail: str) -> Facts:
     """Operators and inputs that are off, coverage, and the first rows of the growth curve."""
     if detail == "full":
         return {key: value for key, value in data.items() if key not in ("format", "case")}
-    off = [c for c in _dicts(data, "checks") if c.get("ok") is False]
+    off = _dicts(data, "off")
     return {
-        "off": [_check(c) for c in off[:CHECKS]],
+        "judged": data.get("judged"),
+        "off": [
+            {
+                **{key: clip(c.get(key), 60) for key in ("side", "phase", "boundary", "operator")},
+                "ratio": _round(c.get("ratio")),
+                "why": clip(c.get("why"), 160) if c.get("why") else None,
+            }
+            for c in off[:CHECKS]
+        ],
         "more_off": max(0, len(off) - CHECKS),
         "inputs_off": [
             {k: clip(i.get(k), 120) for k in ("side", "phase", "what", "detail")}
-            for i in _dicts(data, "inputs")
-            if i.get("ok") is False
-        ][:CHECKS],
+            for i in _dicts(data, "inputs")[:CHECKS]
+        ],
         "coverage": {
             clip(name, 40): {"mapped": c.get("mapped"), "judged": c.get("judged"), "unmapped": len(c["unmapped"] or [])}
             for name, c in (data.get("coverage") or {}).items()
@@ -164,16 +161,7 @@ def localize_facts(data: Facts, detail: str) -> Facts:
             for d in _dicts(data, "divergence")
             if (d.get("bits_differ") or 0) > 0
         ][:ROWS],
-    }  # fmt: skip
-
-
-def _check(check: Facts) -> Facts:
-    fits = [v for v in check.get("variants") or [] if isinstance(v, dict) and v.get("fits")]
-    looks = [{"cause": v.get("cause"), "statement": clip(v.get("statement"), 120)} for v in fits[:2]]
-    return {
-        **{key: clip(check.get(key), 60) for key in ("side", "phase", "boundary", "operator")},
-        "ratio": _round(check.get("ratio")), "rows_off": _round(check.get("rows_off")), "looks_like": looks,
-    }  # fmt: skip
+    }
 
 
 def _dicts(data: Facts, key: str) -> list[Facts]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logdiff.actions.diagnose_live import localized
 from logdiff.playbook import PAGES
 from logdiff.verdict.records import Candidate, Diagnosis, Evidence, Excluded, NextExperiment, Verdict
 from mcp import Client
@@ -206,14 +207,14 @@ async def test_a_localisation_says_what_is_off_and_where_the_sides_part(
     root: Path, fake_server: Any, say: Any, change: dict[str, Any], verdict: str
 ) -> None:
     case(root, "run")
-    say({**OPERATORS, **change})
+    say(localized({**OPERATORS, **change}, "x"))
     found, text = await ask(fake_server(), "divergence_localize", case="runs/x")
     assert found["verdict"] == verdict
     assert ("layers.0.input_layernorm" in found["summary"]) == (verdict != "equal")
     assert len(text) / 4 < 2000
     if verdict == "operators-off":
         assert found["facts"]["off"][0]["boundary"] == "layers.3.mlp.act"
-        assert found["facts"]["off"][0]["looks_like"][0]["cause"] == "activation-kind"
+        assert found["facts"]["off"][0]["why"].startswith("www")
 
 
 @pytest.mark.parametrize(("allow_write", "tool"), [(False, "playbook_get"), (True, "align_plan")])
