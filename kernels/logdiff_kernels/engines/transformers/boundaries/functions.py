@@ -17,6 +17,9 @@ from logdiff_kernels.engines.transformers.align.stand_in import own_class
 
 _TABLES = (("cos", "sin"), ("freqs_cis",))
 _INTERFACE = ["module", "query", "key", "value"]
+_EAGER, _ROTATION = "eager_attention_forward", "apply_rotary"
+"""What transformers calls these functions in every model's file: user code in their place may take anything."""
+
 _ABSENT = object()
 
 
@@ -48,15 +51,12 @@ class Functions:
         """Put the watchers in place."""
         spaces = {id(space): space for module in self._layers for space in _namespaces(module)}
         wanted = {getattr(getattr(m, "config", None), "_attn_implementation", None) for m in self._layers}
-        rotations: set[str] = set()
-        for space in spaces.values():
-            rotations |= {key for key, value in space.items() if isinstance(value, FunctionType) and _tables(value)}
         tables: dict[int, Any] = {}
         for space in spaces.values():
             for key, value in list(space.items()):
-                if key in rotations and callable(value):
+                if isinstance(value, FunctionType) and (key.startswith(_ROTATION) or _tables(value)):
                     self._put(space, key, self._rotating(value))
-                elif isinstance(value, FunctionType) and list(inspect.signature(value).parameters)[:4] == _INTERFACE:
+                elif isinstance(value, FunctionType) and (key == _EAGER or _parameters(value)[:4] == _INTERFACE):
                     self._put(space, key, self._attending(value))
                 elif key == "ALL_ATTENTION_FUNCTIONS":
                     tables[id(value)] = value
@@ -149,15 +149,18 @@ def _namespaces(module: Any) -> Iterator[dict[str, Any]]:
             yield home.__dict__
 
 
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
 def _tables(function: Callable[..., Any]) -> tuple[str, ...]:
-    names = inspect.signature(function).parameters
+    names = _parameters(function)
     return next((wanted for wanted in _TABLES if set(wanted) <= set(names)), ())
 
 
 def _rotated_names(function: Callable[..., Any]) -> tuple[list[str], int]:
     """(names of the arguments, how many of the first are rotated)."""
-    names = list(inspect.signature(function).parameters)
-    tables = _tables(function)
+    names, tables = _parameters(function), _tables(function)
     if not tables:  # a stand-in that takes what the function it stands for takes
         return ["q", "k", "cos", "sin"], 2
     return names, 2 if names.index(tables[0]) >= 2 else 1

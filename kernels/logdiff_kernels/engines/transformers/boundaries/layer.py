@@ -151,11 +151,12 @@ class Layer:
         return latent
 
     def _queries_keys_values(self, core: Call, latent: bool) -> None:
-        heads, kv_heads, size = core.facts["heads"], core.facts["kv_heads"], core.facts["head_dim"]
+        heads, kv_heads = core.facts["heads"], core.facts["kv_heads"]
         rotations = self.of("rotation", self.before)
         for place, role in enumerate(("q", "k", "v")):
             end = core.given[place]
             count = heads if role == "q" else kv_heads
+            size = end.shape[1] // count
             turned = None
             for call in rotations if role != "v" else []:
                 found = _turned(call, end, count, size, latent=latent)
