@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from logdiff.localize.distance import Distance
-from logdiff.localize.finding import DATA, WEIGHTS, Finding
+from logdiff.localize.finding import CONFIG, DATA, WEIGHTS, Finding
 from logdiff.localize.routing import Routing
 from logdiff.verdict.records import BudgetShare, Candidate, Diagnosis, Evidence, Excluded, NextExperiment, Verdict
 
@@ -127,15 +127,16 @@ def within_floor(known: Known) -> bool:
 
 
 def merged(findings: list[Finding]) -> list[Finding]:
-    """Without what only follows from a fault nearer to the root: an operator whose own weight is another one."""
+    """Without what only follows from a fault nearer to the root: an operator whose weight or configuration differs."""
     roots = [f for f in findings if f.rank <= WEIGHTS and f.rank != DATA]
+    causes = {(f.side, f.cause) for f in findings if f.rank == CONFIG}
     kept = []
     for finding in findings:
         parts = (finding.component or "").rsplit(".", 1)[-1]
         follows = any(
             root is not finding and root.side == finding.side and parts and parts in (root.component or "")
             for root in roots
-        )
+        ) or (finding.rank > CONFIG and finding.cause is not None and (finding.side, finding.cause) in causes)
         if not follows:
             kept.append(finding)
     return sorted(kept, key=lambda f: (f.rank, -f.belief))

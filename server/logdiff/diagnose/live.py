@@ -168,7 +168,7 @@ class _Live:
         elif observed.boundaries:
             observed.skipped.append(("operator checks", self._limits.allow(10) or ""))
         known.operators = observed.operators
-        known.findings += operator_findings(observed.operators, self._classes, known.repeat)
+        known.findings += operator_findings(observed.operators, self._classes, known.repeat, self._sound())
         known.findings += input_findings(observed.operators, self._classes, known.repeat)
         known.routing = routing(session.case.path / generated(step), session.case.path / scored(step))
 
@@ -213,6 +213,13 @@ class _Live:
         for step, sides in self._sums.items():
             truth = checkpoint if step == self._step else None
             self._known.findings += weight_findings(sides, truth, step, f"sides/*/weights-step{step}.json")
+
+    def _sound(self) -> frozenset[str]:
+        """Sides whose weights were compared with the checkpoint's and are equal."""
+        if self._observed.reference is None or not self._observed.reference.get("weights"):
+            return frozenset()
+        off = {f.side for f in self._known.findings if f.rank == WEIGHTS}
+        return frozenset(self._sums.get(self._step, {})) - off
 
     def _distances(self) -> None:
         observed, case, step = self._observed, self._session.case.path, self._step

@@ -6,29 +6,32 @@ from collections import defaultdict
 from typing import Any
 
 from logdiff.localize.finding import INPUTS, OPERATOR, PROCESSING, Finding
-from logdiff.localize.places import component, split
+from logdiff.localize.places import component
 from logdiff.verdict.records import Evidence
 
 SOURCE = "results/operators.json"
 
 
-def operator_findings(report: dict[str, Any], classes: dict[str, str], repeat: str) -> list[Finding]:
+def operator_findings(
+    report: dict[str, Any], classes: dict[str, str], repeat: str, sound: frozenset[str] = frozenset()
+) -> list[Finding]:
     """Operators that are not within rounding of what the checkpoint defines.
 
     Args:
         report: `logdiff-operators/1`.
         classes: cause -> class of the catalogue.
         repeat: command that checks again.
+        sound: sides whose every tensor has the checkpoint's checksum: an operator that computes as if it had other
+            weights is then an implementation that reads others, or changes them on the way.
 
-    Checks of one operator in several layers or phases are one finding if the same variant explains them.
+    Checks of one kind of operator in several layers or phases are one finding if the same variant explains them.
     """
     groups: dict[tuple[str, str, str | None], list[dict[str, Any]]] = defaultdict(list)
     for check in report.get("checks", []):
         if check.get("ok") is False:
             best = _fitting(check)
-            _, part = split(check["boundary"])
-            groups[(check["side"], _family(part), best["variant"] if best else None)].append(check)
-    found = [_finding(side, checks, classes, repeat, report) for (side, _, _), checks in groups.items()]
+            groups[(check["side"], check["operator"], best["variant"] if best else None)].append(check)
+    found = [_finding(side, checks, classes, repeat, report, sound) for (side, _, _), checks in groups.items()]
     return sorted(found, key=lambda f: (f.rank, -f.belief))
 
 
@@ -57,12 +60,15 @@ def input_findings(report: dict[str, Any], classes: dict[str, str], repeat: str)
 _INPUT_CAUSES = {"ids": "ids-differ", "positions": "position-offset", "cache": "kv-cache-corrupt"}
 _INPUT_PLACES = {"ids": "input_ids", "positions": "positions", "cache": "kv_cache", "edge": "inputs", "rows": "rows"}
 _INPUT_WORDS = {"ids": "token ids", "positions": "positions", "cache": "keys and values", "edge": "inputs"}
-_ROUNDING_VARIANTS = frozenset({"rounded", "bf16-rounded", "lower-precision", "noise"})
-
-
-def _family(part: str) -> str:
-    """Both halves of a rotation, or of a gated layer, have one cause."""
-    return {"q_rope": "rope", "k_rope": "rope"}.get(part, part)
+_ROUNDING_CAUSES = {
+    "norm": "norm-rounding", "attention": "attention-rounding", "linear": "linear-rounding", "rope": "rope-rounding",
+    "activation": "activation-rounding", "lm_head": "head-rounding", "experts": "linear-rounding",
+    "router": "router-dtype",
+}  # fmt: skip
+_COARSE = 8.0
+"""Times the unit roundoff of the dtype: an unexplained error up to this is a coarser implementation, no other function.
+"""
+_UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
 
 
 def _fitting(check: dict[str, Any]) -> dict[str, Any] | None:
@@ -71,7 +77,12 @@ def _fitting(check: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _finding(
-    side: str, checks: list[dict[str, Any]], classes: dict[str, str], repeat: str, report: dict[str, Any]
+    side: str,
+    checks: list[dict[str, Any]],
+    classes: dict[str, str],
+    repeat: str,
+    report: dict[str, Any],
+    sound: frozenset[str],
 ) -> Finding:
     checks = sorted(checks, key=lambda c: -(c.get("ratio") or 0.0))
     worst = checks[0]
@@ -80,8 +91,11 @@ def _finding(
     others = [v["cause"] for v in worst.get("variants", []) if v.get("cause") and v is not best]
     cause = best.get("cause") if best else None
     class_ = classes.get(cause or "", "sampling-processing" if operator == "logprob" else "framework-implementation")
-    if best is not None and best["variant"] in _ROUNDING_VARIANTS:
-        class_ = classes.get(cause or "", "operator")
+    if class_ == "weights" and side in sound and operator != "attention":
+        class_ = "framework-implementation"
+    if best is None and (worst.get("error") or 0.0) <= _COARSE * _UNIT.get(str(report.get("dtype")), 0.0):
+        cause = _ROUNDING_CAUSES.get(operator, "operator-rounding")
+        class_ = classes.get(cause, "operator")
     place = component([c["boundary"] for c in checks])
     phases = _phases(checks)
     everywhere = _phase_note(side, checks, report)

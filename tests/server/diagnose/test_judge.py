@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from logdiff.diagnose.judge import Known, judge
 from logdiff.localize.distance import Distance
-from logdiff.localize.finding import OPERATOR, WEIGHTS, Finding
+from logdiff.localize.finding import CONFIG, OPERATOR, WEIGHTS, Finding
 from logdiff.localize.routing import Routing
 
 MEASURE = {"tokens": 100, "mismatched_tokens": 100, "mean_abs": 0.05, "p99": 0.2, "max_abs": 0.4}
@@ -88,6 +88,13 @@ def test_an_operator_that_reads_another_weight_is_not_a_second_fault() -> None:
     found = judge(_known(train=5.0, findings=[reads, weights]))
     assert found.verdict.class_ == "weights"
     assert [c.class_ for c in found.candidates if c.score > 0.3] == ["weights"]
+
+
+def test_an_operator_that_follows_from_a_configuration_key_is_not_a_second_fault() -> None:
+    key = Finding("framework-config", "norm-eps", "rollout", "rms_norm_eps", 0.95, CONFIG, "eps is 1e-5 on rollout")
+    found = judge(_known(rollout=4.0, findings=[NORM, key]))
+    assert (found.verdict.class_, found.verdict.component) == ("framework-config", "rms_norm_eps")
+    assert len([c for c in found.candidates if c.cause == "norm-eps"]) == 1
 
 
 @pytest.mark.parametrize(("kind", "class_"), [("modules", "framework-implementation"), ("args", "framework-config")])

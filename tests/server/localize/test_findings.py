@@ -122,6 +122,21 @@ def test_an_operator_that_is_right_in_prefill_says_so() -> None:
     assert found[0].cause is None
 
 
+def test_an_operator_that_only_rounds_more_is_operator() -> None:
+    coarse = {"checks": [_check("layers.0.input_norm", ok=False, error=0.01)], "dtype": "bfloat16"}
+    other = {"checks": [_check("layers.0.input_norm", ok=False, error=0.1)], "dtype": "bfloat16"}
+    found = [operator_findings(report, {"norm-rounding": "operator"}, "")[0] for report in (coarse, other)]
+    assert [(f.class_, f.cause) for f in found] == [("operator", "norm-rounding"), ("framework-implementation", None)]
+
+
+def test_other_weights_in_an_operator_whose_tensors_are_sound_are_an_implementation() -> None:
+    check = _check("layers.0.q", ok=False, operator="linear", variants=[_fit("weights", "weights-changed")])
+    classes = {"weights-changed": "weights"}
+    blamed = operator_findings({"checks": [check]}, classes, "")[0]
+    proven = operator_findings({"checks": [check]}, classes, "", frozenset({"rollout"}))[0]
+    assert (blamed.class_, proven.class_) == ("weights", "framework-implementation")
+
+
 def test_what_holds_or_was_not_judged_is_no_finding() -> None:
     checks = [_check("layers.1.q", ok=True), _check("layers.1.k", ok=None)]
     assert not operator_findings({"checks": checks}, {}, "")
