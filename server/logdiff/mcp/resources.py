@@ -10,7 +10,7 @@ from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 
 from logdiff.errors import LogdiffError
 from logdiff.mcp.workspace import Workspace
-from logdiff.skill import skill_text
+from logdiff.skill import reference_text, skill_text
 
 MAX_BYTES = 900_000
 """Largest file sent; older HTTP clients refuse events above 1 MiB. The report's size decides that it is a path too."""
@@ -22,7 +22,7 @@ _SERVED = re.compile(
 
 
 def add_resources(server: MCPServer, workspace: Workspace) -> None:
-    """Register `skill://logdiff/SKILL.md` and the template `case://{+path}`."""
+    """Register `skill://logdiff/SKILL.md`, its references, and the template `case://{+path}`."""
 
     @server.resource(
         "skill://logdiff/SKILL.md",
@@ -32,6 +32,18 @@ def add_resources(server: MCPServer, workspace: Workspace) -> None:
     )
     def skill() -> str:
         return skill_text()
+
+    @server.resource(
+        "skill://logdiff/skill/references/{name}",
+        name="reference",
+        description="A page that SKILL.md points to: a playbook as it stands without a case, or the list of causes.",
+        mime_type="text/markdown",
+    )
+    def reference(name: str) -> str:
+        text = reference_text(name)
+        if text is None:
+            raise ResourceNotFoundError("no such reference; SKILL.md names them")
+        return text
 
     @server.resource(
         "case://{+path}",

@@ -72,9 +72,56 @@ def test_every_option_that_it_names_is_an_option_of_that_command(capfd: pytest.C
 
 def test_every_tool_that_it_names_exists_and_none_is_left_out() -> None:
     tools = {file.stem for file in (Path(__file__).with_name("snapshots")).glob("*.json")}
-    groups = "logdiff|case|env|job|report|align|config|dispatch|probe"
+    groups = "logdiff|case|env|job|report|align|config|dispatch|probe|playbook|divergence"
     named = set(re.findall(rf"`((?:{groups})_[a-z]+)`", TEXT)) - {"job_id"}
     assert named == tools
+
+
+def test_it_names_the_one_call_to_start_from() -> None:
+    from logdiff.mcp.steps import step
+    from logdiff.playbook import Known, calls_for
+
+    tools = {file.stem for file in (Path(__file__).with_name("snapshots")).glob("*.json")}
+    assert FRONT["metadata"]["start"] in tools
+    assert FRONT["metadata"]["start"] not in {step(call).tool for call in calls_for(Known())}
+    schema = json.loads((Path(__file__).with_name("snapshots") / f"{FRONT['metadata']['start']}.json").read_text())
+    assert not schema["inputSchema"].get("required")
+
+
+def test_its_references_are_files_that_travel_with_the_package() -> None:
+    from importlib.resources import files
+
+    named = set(re.findall(r"\]\((skill/references/[a-z-]+\.md)\)", TEXT))
+    there = {f"skill/references/{path.name}" for path in (ROOT / "skill" / "references").glob("*.md")}
+    assert named == there
+    for name in named:
+        packaged = files("logdiff.skill").joinpath("references", Path(name).name)
+        assert packaged.read_text(encoding="utf-8") == (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_its_references_are_served_where_it_points(tmp_path: Path) -> None:
+    import anyio
+    from logdiff.mcp.server import build_server
+    from logdiff.mcp.workspace import Workspace
+    from mcp import Client
+
+    async def read() -> None:
+        async with Client(build_server(Workspace(tmp_path))) as client:
+            shown = await client.read_resource("skill://logdiff/skill/references/triage.md")
+            wanted = (ROOT / "skill" / "references" / "triage.md").read_text(encoding="utf-8")
+            assert shown.contents[0].text == wanted  # type: ignore[union-attr]
+            for name in ("nothing.md", "..%2F..%2FSKILL.md"):
+                with pytest.raises(Exception, match="no such reference"):
+                    await client.read_resource(f"skill://logdiff/skill/references/{name}")
+
+    anyio.run(read)
+
+
+def test_every_class_of_a_verdict_has_its_row() -> None:
+    from logdiff.verdict.records import CLASSES
+
+    rows = " ".join(line.split("|")[1] for line in TEXT.splitlines() if "skill/references" in line and line[0] == "|")
+    assert set(re.findall(r"`([a-z-]+)`", rows)) == set(CLASSES)
 
 
 def test_its_run_file_is_accepted() -> None:
