@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from logdiff.actions.align import align_apply, align_plan, align_revert, align_status
 from logdiff.actions.audit import audit
 from logdiff.actions.capture import DEMO_MODELS, build_model, demo, env, list_models, run
+from logdiff.actions.diagnose import diagnose
 from logdiff.actions.dispatch import dispatch
 from logdiff.actions.dispatch_profile import dispatch_profile
 from logdiff.actions.done import Done
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACTIONS", "DEMO_MODELS", "KERNEL_PROVIDERS", "Done", "align_apply", "align_plan", "align_revert", "align_status",
-    "audit", "build_model", "compare", "demo", "dispatch", "dispatch_profile", "env", "import_", "kernels",
+    "audit", "build_model", "compare", "demo", "diagnose", "dispatch", "dispatch_profile", "env", "import_", "kernels",
     "list_models", "measure", "perform", "playbook", "probe_list", "probe_run", "query", "report", "run",
 ]  # fmt: skip
 
@@ -40,6 +41,7 @@ ACTIONS: dict[str, Callable[..., Done]] = {
     "align_plan": align_plan,
     "align_revert": align_revert,
     "audit": audit,
+    "diagnose": diagnose,
     "dispatch": dispatch,
     "dispatch_profile": dispatch_profile,
     "env": env,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logdiff.case.batch import PairBatch, PairMeta
 from logdiff.measure import Measurement, RunFacts, measure, within_floor
@@ -15,6 +15,9 @@ from logdiff.verdict.places import summary
 from logdiff.verdict.records import Candidate, Diagnosis, Evidence, Verdict
 from logdiff.verdict.rules import experts, facts, identity, remainder, semantics, structure, time
 from logdiff.verdict.table import Collector, Table
+
+if TYPE_CHECKING:
+    from logdiff.case import Case
 
 NEEDED = 0.55
 """Belief below which no cause is named the verdict."""
@@ -48,6 +51,36 @@ def diagnose_pairs(
     if floor:
         measurement = measurement.with_floor(floor)
     return judge(meta, measurement, collector.table(), case=case, source=source, repeat=repeat), measurement
+
+
+def diagnose_case(
+    case: Case | Measurement,
+    run_facts: RunFacts | None = None,
+    *,
+    meta: PairMeta | None = None,
+    table: Table | None = None,
+    watch: Callable[[Iterable[PairBatch]], Iterable[PairBatch]] = iter,
+) -> Diagnosis:
+    """The verdict on an open case, whose tokens are read again, or on a measurement with its token table.
+
+    Args:
+        case: an open case, or a measurement.
+        run_facts: what a live run left beside the tokens.
+        meta, table: header facts and token table of a measurement; without a table only its gates and figures count.
+        watch: sees each batch pass, for progress.
+    """
+    if isinstance(case, Measurement):
+        return judge(meta or PairMeta(), case, table if table is not None else Collector().table())
+    floor = case.read_result("measure").get("floor") if case.has_result("measure") else None
+    found, _ = diagnose_pairs(
+        case.meta,
+        watch(case.batches()),
+        run_facts,
+        floor=floor,
+        case=str(case.path),
+        repeat=f"logdiff diagnose {case.path}",
+    )
+    return found
 
 
 def judge(

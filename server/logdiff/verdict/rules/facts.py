@@ -9,8 +9,9 @@ from logdiff.verdict.findings import Board, Finding, evidence
 
 _NO_SINKS = {"eager", "sdpa", "flash_attention_2", "flash_attn_2", "flash", "local", "fused", "unfused"}
 _NOT_FUNCTION = {
-    "engine", "version", "name", "host", "port", "seed", "tp", "tensor_parallel_size", "dtype",
-    "gpu_memory_utilization", "python", "path", "model", "device", "temperature", "top_p", "top_k", "logprobs_mode", "scored_temperature",
+    "engine", "version", "name", "host", "port", "seed", "tp", "tensor_parallel_size", "dtype", "python", "path",
+    "gpu_memory_utilization", "model", "device", "temperature", "top_p", "top_k", "logprobs_mode",
+    "scored_temperature",
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ def broken(f: Features) -> str | None:
     if bypass is not None and bypass.ok is False:
         return bypass.detail
     coverage = f.gate("coverage")
-    if coverage is not None and coverage.ok is False and not f.failed("ids") and not f.failed("lengths"):
+    if coverage is not None and coverage.ok is False and not _named(f):
         parts = [coverage.detail]
         parts += [g.detail for g in (f.gate("masks"), f.gate("finite"), f.gate("vocabulary")) if g and g.ok is False]
         return "; ".join(dict.fromkeys(parts))
@@ -26,6 +26,14 @@ def broken(f: Features) -> str | None:
     if zeros is not None and zeros.ok is False and "placeholder" in zeros.detail:
         return zeros.detail
     return None
+
+
+def _named(f: Features) -> bool:
+    """Whether ids or lengths that differ are why nothing could be compared; an absent side is another matter."""
+    lengths = f.gate("lengths")
+    wrong = f.failed("ids") or bool(lengths is not None and (lengths.data or {}).get("wrong"))
+    coverage = f.gate("coverage")
+    return wrong and not (coverage is not None and coverage.detail.startswith("no log-probability"))
 
 
 def identity(f: Features, board: Board) -> None:
@@ -41,7 +49,7 @@ def identity(f: Features, board: Board) -> None:
             chosen = "ids-differ" if outside else cause
             board.add(Finding(chosen, 0.93, 1.0, (evidence(f, f"{what}: {gate.detail}"),)))
     masks = f.gate("masks")
-    if masks is not None and masks.ok is False:
+    if masks is not None and masks.ok is False and (masks.data or {}).get("wrong_length"):
         board.add(Finding("mask-misaligned", 0.9, 1.0, (evidence(f, masks.detail),), side="train"))
     weights = f.gate("weights")
     if weights is not None and weights.ok is False:
