@@ -54,6 +54,11 @@ class Known:
     sufficient: dict[str, Any] | None = None
     repeat: str = ""
 
+    @property
+    def sufficient_words(self) -> str:
+        """What the smallest set reaches, for a sentence."""
+        return {"zero": "exactly 0"}.get(str((self.sufficient or {}).get("reaches")), "what all of them give")
+
 
 def judge(known: Known) -> Diagnosis:
     """The verdict on what is known.
@@ -260,19 +265,46 @@ def _operators(known: Known, findings: list[Finding]) -> Diagnosis:
         verdict = Verdict("routing", "both", "router-near-ties", place, confidence, statement)
         return _diagnosis(known, verdict, findings, tuple(evidence))
     component = _largest(known.budget) or leader
-    said = f"; {component} is the first to differ" if component and component == leader else ""
+    said = f"; {leader} is the first to differ" if leader else ""
     statement = f"all {judged} operators seen are within rounding of their fp64 reference on both sides{said}"
     if not judged:
         statement = "both sides are as far from the checkpoint in fp32 as its own dtype costs: rounding explains it"
+    proof = _replaced(known)
+    if proof is not None:
+        evidence.insert(0, proof)
+        left = float(proof.value)
+        statement += f"; with all operators aligned {left:.1%} of mean d squared is left"
+        if left > LEFT:
+            words = f"{statement}: something that no operator explains"
+            verdict = Verdict("undetermined", "unknown", None, component, 0.6, words)
+            return _diagnosis(known, verdict, findings, tuple(evidence))
+        confidence = 0.98
+    smallest = (known.sufficient or {}).get("ops")
+    if smallest:
+        statement += f"; {', '.join(smallest)} aligned on both sides give {known.sufficient_words}"
     cause = rounding_cause(component)
     verdict = Verdict("operator", "both", cause, component, confidence, statement)
     return _diagnosis(known, verdict, findings, tuple(evidence))
+
+
+LEFT = 0.25
+"""Share of mean d squared that may be left with every operator aligned before rounding is no longer the answer."""
+
+
+def _replaced(known: Known) -> Evidence | None:
+    """What is left with all operators replaced: the share called "unexplained"."""
+    left = next((b.share for b in known.budget if b.component == "unexplained"), None)
+    if left is None:
+        return None
+    claim = "share of mean d squared that is left with every operator aligned on both sides"
+    return Evidence(claim, left, LEFT, "results/budget.json", known.repeat)
 
 
 _ROUNDING = (
     ("norm", "norm-rounding"), ("rope", "rope-rounding"), ("attention", "attention-rounding"),
     ("act", "activation-rounding"), ("lm_head", "head-rounding"), ("logprob", "head-rounding"),
     ("proj", "linear-rounding"), ("linear", "linear-rounding"), ("swiglu", "activation-rounding"),
+    ("moe", "linear-rounding"), ("router", "router-dtype"),
 )  # fmt: skip
 
 

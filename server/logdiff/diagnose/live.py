@@ -18,6 +18,7 @@ from logdiff.live.capture import read_json
 from logdiff.live.layout import CHECKPOINTS, generated, rescored, scored
 from logdiff.live.run import run
 from logdiff.live.session import Session
+from logdiff.localize.budget_run import budget
 from logdiff.localize.configuration import configuration_findings, flat
 from logdiff.localize.distance import distances
 from logdiff.localize.finding import WEIGHTS, Finding
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from logdiff.measure import Measurement
 
 RESULT = "verdict"
+BUDGET_SECONDS = 40.0
+"""Below this no budget is begun: two engines start, and a few passes are needed."""
 
 
 def diagnose_run(
@@ -120,7 +123,28 @@ class _Live:
         known.skipped = list(self._observed.skipped)
         for entry in known.toggles:
             session.case.journal.append("toggle", **entry)
-        return self._judged()
+        diagnosis = self._judged()
+        if diagnosis.verdict.class_ in ("operator", "routing") and known.distances:
+            self._budget()
+            diagnosis = self._judged()
+        return diagnosis
+
+    def _budget(self) -> None:
+        """Each operator's share by aligned replacements, and the smallest set that is enough."""
+        why = self._limits.allow(BUDGET_SECONDS, 2)
+        if why is not None:
+            self._known.skipped.append(("budget", why))
+            return
+        self._session.tell("budget", "replacing operators")
+        seconds = self._limits.seconds_left - 5.0
+        made = budget(
+            self._session, seconds=seconds, max_starts=self._limits.starts_left, step=self._step,
+            floor=self._known.floor,
+        )  # fmt: skip
+        self._known.budget = made.records()
+        self._known.sufficient = made.smallest
+        if made.reason is not None:
+            self._known.skipped.append(("budget", made.reason))
 
     def _judged(self) -> Diagnosis:
         """The verdict; where neither engine nor checkpoint could be asked, what the tokens alone say."""

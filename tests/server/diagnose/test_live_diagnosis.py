@@ -45,10 +45,19 @@ def test_equal_sides_are_none_and_start_nothing_more(here: Path) -> None:
     assert _starts(case) == 2
 
 
-def test_both_sides_off_by_their_dtype_accuse_nobody(here: Path) -> None:
-    found, _ = _diagnose(here, fake_run(here, rollout={"offset": 1 / 128}, train={"offset": -1 / 128}))
-    assert found.verdict.class_ == "operator"
+def test_both_sides_off_by_their_dtype_are_operator_when_replacing_them_leaves_nothing(here: Path) -> None:
+    run = fake_run(here, {"sources": {"linear": 1 / 128}}, {"offset": 0.0, "sources": {"linear": -1 / 128}})
+    found, _ = _diagnose(here, run)
+    assert (found.verdict.class_, found.verdict.side, found.verdict.component) == ("operator", "both", "linear")
     assert not found.extra["toggles"]
+    assert sum(entry.share for entry in found.budget) == 1.0
+    assert found.extra["sufficient"]["ops"] == ["linear"]
+
+
+def test_what_no_operator_explains_is_not_called_rounding(here: Path) -> None:
+    found, _ = _diagnose(here, fake_run(here, {"offset": 1 / 128}, {"offset": -1 / 128}))
+    assert found.verdict.class_ == "undetermined"
+    assert "no operator explains" in found.verdict.statement
 
 
 def test_no_engine_is_started_beyond_the_limit(here: Path) -> None:
