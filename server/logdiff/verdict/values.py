@@ -211,6 +211,8 @@ class OneSided:
         hard: how hard the edge is: share of the far half of the range that lies in its last fifth.
         zero_share: share of tokens whose value on the truncated side is exactly 0.0, a single survivor.
         share: share of tokens that lie beyond the noise on this sign.
+        middle, high: median and 95th percentile of abs d of those, nats.
+        same_sign: share of the sum of abs d that has this sign.
     """
 
     sign: int
@@ -219,6 +221,9 @@ class OneSided:
     hard: float
     zero_share: float
     share: float
+    middle: float
+    high: float
+    same_sign: float
     n: int
 
 
@@ -236,13 +241,15 @@ def one_sided(table: Table) -> OneSided | None:
         return None
     top = np.sort(s)
     edge = float(np.quantile(top, 0.995))
-    if edge < 4 * noise or edge <= 0:
+    same = float(s[s > 0].sum() / np.abs(s).sum())
+    if edge <= 0 or (edge < 4 * noise and same < 0.97):
         return None
+    middle, high = (float(q) for q in np.quantile(s[beyond], [0.5, 0.95]))
     far = s[s > edge / 2]
     hard = float(np.mean(far > 0.8 * edge)) if len(far) else 0.0
     cut = table.rollout if sign < 0 else table.train
     alone = (cut == 0) & (s > max(noise, 1e-6))
-    return OneSided(sign, noise, edge, hard, float(alone.mean()), float(beyond.mean()), len(d))
+    return OneSided(sign, noise, edge, hard, float(alone.mean()), float(beyond.mean()), middle, high, same, len(d))
 
 
 def grid(values: Floats, low_bits: int) -> float:

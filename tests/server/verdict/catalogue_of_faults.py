@@ -102,13 +102,11 @@ def truncation(seed):
     top_p = (0.8, 0.9, 0.95, 0.7)[seed % 4]
     w = world(seed, _noise(seed), 1.0, top_p=top_p)
     table = [log_softmax(z) for z in w.logits("rollout")]
-    for t, r in zip(table, w.responses, strict=True):  # an engine keeps the token that it draws
-        cut = kept(t, top_p)
-        lost = ~np.isfinite(cut[np.arange(len(r)), r])
-        t[lost, r[lost]] = t[lost].max(-1)
-    x = w.of([kept(t, top_p) for t in table])
-    raw = w.lp(w.logits("rollout"))
-    x = [np.where(np.isfinite(v), v, u) for v, u in zip(x, raw, strict=True)]
+    x = []
+    for t, r in zip(table, w.responses, strict=True):
+        keep = np.isfinite(kept(t, top_p))
+        keep[np.arange(len(r)), r] = True  # an engine keeps the token that it draws
+        x.append(t[np.arange(len(r)), r] - np.log(np.where(keep, np.exp(t), 0).sum(-1)))
     meta = _facts(w, seed)
     if seed % 2 == 0:
         meta["top_p"] = top_p

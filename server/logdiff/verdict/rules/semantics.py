@@ -241,12 +241,12 @@ def _temperature(
         return
     if truth == "rollout":
         matches = flatter == cold
-        lead = "temperature-missing-train" if matches else "temperature-twice"
+        lead = "temperature-missing-train" if matches or t is None else "temperature-twice"
         board.add(Finding(lead, belief, 1.0, said, side="train"))
         board.add(Finding("temperature-differs", 0.5, 1.0, said, side="train"))
     elif truth == "train":
         matches = flatter != cold
-        lead = "temperature-missing-rollout-raw-logprobs" if matches else "temperature-twice"
+        lead = "temperature-missing-rollout-raw-logprobs" if matches or t is None else "temperature-twice"
         if mode.startswith("raw"):
             lead = "temperature-missing-rollout-raw-logprobs"
         board.add(Finding(lead, belief, 1.0, said, side="rollout"))
@@ -264,13 +264,20 @@ def truncation(f: Features, board: Board) -> bool:
         return False
     top_p = f.number("top_p")
     bound = -math.log(top_p) if top_p is not None and 0 < top_p < 1 else None
-    near_bound = bound is not None and one.edge < bound * 1.1 + 2 * one.noise and one.edge > 0.4 * bound
+    blur = one.noise
+    near_bound = (
+        bound is not None and 0.3 * bound < one.high < bound * 1.1 + 2 * blur and one.middle < 1.1 * bound + blur
+    )
+    # nearly all of one sign in a narrow band, as the kept mass of open positions is
+    band = one.same_sign > 0.97 and one.share > 0.5 and one.high < 1.2 and one.high < 2.5 * one.middle
     single = one.zero_share > 0.01
     correlated = f.correlation > 0.9
     hard = one.hard > 0.3 and one.edge < 1.7
-    if not correlated or not (near_bound or hard or (single and one.edge < 2.5)):
+    if not correlated or not (near_bound or hard or band or (single and one.edge < 2.5)):
         return False
     side = "rollout" if one.sign < 0 else "train"
+    if one.same_sign < 0.9:
+        return False
     kept = math.exp(-one.edge)
     said: tuple[Evidence, ...] = (
         evidence(f, f"d is {'negative' if one.sign < 0 else 'positive'} and bounded: edge, nats", -one.edge * -one.sign,
@@ -280,7 +287,7 @@ def truncation(f: Features, board: Board) -> bool:
     )  # fmt: skip
     if single:
         said += (evidence(f, "share of tokens left alone after the cut, at exactly 0.0", one.zero_share, 0.0),)
-    belief = 0.6 + 0.2 * near_bound + 0.15 * (one.share > 0.3) + 0.1 * single + 0.1 * (one.hard > 0.4)
+    belief = 0.6 + 0.2 * near_bound + 0.15 * (one.share > 0.3) + 0.1 * single + 0.1 * (one.hard > 0.4) + 0.1 * band
     board.add(Finding("truncation-renormalised", min(belief, 0.96), 1.0, said, side=side, component="sampling.top_p"))
     return True
 
