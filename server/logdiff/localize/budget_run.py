@@ -127,6 +127,7 @@ class _Work:
         self._present: list[str] = []
         self._restored: bool | None = None
         self._complete = False
+        self._tokens = 0
 
     def measure(self) -> Budget:
         """All passes that the limits allow, and what follows from them."""
@@ -144,11 +145,19 @@ class _Work:
                 source = self._more(source)
                 self._run(source, seen)
                 self._complete = True
-                self._repeat(source, seen)
-                chosen = smallest(self._operators, seen, self._floor)
-                whole = self._prove(source, chosen) if chosen else {}
         except LimitError as error:
             reason = str(error)
+        chosen = smallest(self._operators, seen, self._floor) if self._complete else None
+        if chosen:
+            try:
+                whole = self._prove(source, chosen)
+            except LimitError as error:
+                reason = f"the smallest set was not tried on all tokens of the run: {error}"
+        if self._complete:
+            try:
+                self._repeat(source, seen, chosen)
+            except LimitError as error:
+                reason = reason or f"passes were not repeated, so their times hold the first one's warm-up: {error}"
         return self._result(seen, whole, reason)
 
     def _run(self, source: Path, seen: dict[Subset, Pass]) -> None:
@@ -161,9 +170,8 @@ class _Work:
             self._session.tell("budget", f"pass {len(seen) + 1}, {WHY[kind]}: {words or 'all stock'}")
             seen[subset] = self._pass(source, ordered, kind)
 
-    def _repeat(self, source: Path, seen: dict[Subset, Pass]) -> None:
+    def _repeat(self, source: Path, seen: dict[Subset, Pass], chosen: Subset | None) -> None:
         """Stock and the smallest set once more: times without warm-up, and whether stock has its bits again."""
-        chosen = smallest(self._operators, seen, self._floor)
         if chosen:
             seen[chosen] = _faster(seen[chosen], self._pass(source, self._ordered(chosen), "again", again=True))
         stock, again = seen[frozenset()], self._pass(source, [], "again", again=True)
@@ -180,13 +188,13 @@ class _Work:
         times = _work_of(whole) / _work_of(source)
         if times <= 1:
             return seen
-        self._seconds.append(self._seconds[-1] * times)
-        seen[chosen] = self._pass(whole, self._ordered(chosen), "enough")
+        estimate = self._seconds[-1] * times
+        seen[chosen] = self._pass(whole, self._ordered(chosen), "enough", estimate=estimate)
         while seen[chosen].mismatched and not within(seen[chosen], self._floor):
             design = next_design(self._operators, seen, self._floor)
             if design is None or design[0] not in ("none", "all", "leave out", "enough"):
                 break
-            seen[design[1]] = self._pass(whole, self._ordered(design[1]), design[0])
+            seen[design[1]] = self._pass(whole, self._ordered(design[1]), design[0], estimate=estimate)
         return seen
 
     def _ordered(self, ops: Subset) -> list[str]:
@@ -223,9 +231,10 @@ class _Work:
 
         case, key = self._session.case, f"budget/{name}"
         path = case.path / FOLDER / f"{name}.safetensors"
+        whole = read_sequences(case.path / generated(self._step))
+        self._tokens = whole.tokens
         if case.recorded_outputs(key) is not None:
             return path
-        whole = read_sequences(case.path / generated(self._step))
         rows = [i for i in range(len(whole.sample_ids)) if len(whole.response(i))][: size[0]]
         path.parent.mkdir(parents=True, exist_ok=True)
         cut = build_sequences(
@@ -253,19 +262,23 @@ class _Work:
                 self._excluded[op] = str(refused)
         return [op for op in OPERATORS if op in found and op not in self._excluded]
 
-    def _pass(self, source: Path, ops: list[str], kind: str, *, again: bool = False) -> Pass:
+    def _pass(
+        self, source: Path, ops: list[str], kind: str, *, again: bool = False, estimate: float | None = None
+    ) -> Pass:
         """Both sides with these operators replaced.
 
         Raises:
-            LimitError, RefusedError, LogdiffError: as `Passes.measure`; `LimitError` too when the time is up.
+            LimitError, RefusedError, LogdiffError: as `Passes.measure`; `LimitError` too when the time is up, which is
+                judged by `estimate` (seconds) or else by the last pass.
         """
         everything = bool(self._operators) and ops == self._operators and not self._excluded
-        estimate = self._seconds[-1] if self._seconds else 0.0
-        if time.monotonic() + estimate > self._deadline:
-            raise LimitError(f"a further pass takes about {estimate:.1f} s, and the time is up")
+        likely = estimate if estimate is not None else self._seconds[-1] if self._seconds else 0.0
+        if time.monotonic() + likely > self._deadline:
+            raise LimitError(f"a further pass takes about {likely:.1f} s, and the time is up")
         begin = time.monotonic()
         one, self._present, seconds = self._engines.measure(source, OPERATORS if everything else ops, again)
-        self._seconds.append(time.monotonic() - begin if seconds is None else seconds)
+        if estimate is None:  # a pass over other tokens says nothing of the next
+            self._seconds.append(time.monotonic() - begin if seconds is None else seconds)
         self._passes.append({"ops": ops, "kind": kind, "tokens": source.stem, **one.as_dict()})
         return one
 
@@ -309,7 +322,7 @@ class _Work:
             "ops": self._ordered(chosen),
             "reaches": reaches,
             "tokens": int(one.tokens.sum()),
-            "all_tokens": bool(whole),
+            "all_tokens": int(one.tokens.sum()) == self._tokens,
             "mismatched_tokens": one.mismatched,
             "max_abs": one.max_abs,
             "time": ratios,
