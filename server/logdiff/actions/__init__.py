@@ -12,6 +12,7 @@ from logdiff.actions.align import align_apply, align_plan, align_revert, align_s
 from logdiff.actions.audit import audit
 from logdiff.actions.capture import DEMO_MODELS, build_model, demo, env, list_models, run
 from logdiff.actions.diagnose import diagnose
+from logdiff.actions.diagnose_live import localize
 from logdiff.actions.dispatch import dispatch
 from logdiff.actions.dispatch_profile import dispatch_profile
 from logdiff.actions.done import Done
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ACTIONS", "DEMO_MODELS", "KERNEL_PROVIDERS", "Done", "align_apply", "align_plan", "align_revert", "align_status",
     "audit", "build_model", "compare", "demo", "diagnose", "dispatch", "dispatch_profile", "env", "import_", "kernels",
-    "list_models", "measure", "perform", "playbook", "probe_list", "probe_run", "query", "report", "run",
+    "list_models", "localize", "measure", "perform", "playbook", "probe_list", "probe_run", "query", "report", "run",
 ]  # fmt: skip
 
 
@@ -46,6 +47,7 @@ ACTIONS: dict[str, Callable[..., Done]] = {
     "dispatch_profile": dispatch_profile,
     "env": env,
     "import": import_,
+    "localize": localize,
     "measure": measure,
     "playbook": playbook,
     "probe_run": probe_run,

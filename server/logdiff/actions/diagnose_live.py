@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from logdiff.actions.done import Done, PathLike
 from logdiff.actions.evidence import stem
-from logdiff.errors import InputError
+from logdiff.errors import EvidenceError, InputError
 
 if TYPE_CHECKING:
     from logdiff.target.engine import OnProgress
@@ -31,18 +31,35 @@ def diagnose_live(
     if max_seconds < 0 or max_starts < 0:
         raise InputError("a limit is below 0", value=min(max_seconds, max_starts), hint="--max-seconds 180")
     loaded = load_run_file(Path(run_file))
-    found, made = diagnose_run(
-        loaded,
-        None if case is None else Path(case),
-        source=str(run_file),
-        max_seconds=max_seconds,
-        max_starts=max_starts,
-        resume=resume,
-        on_progress=on_progress,
-        name=stem(run_file),
-    )
+    try:
+        found, made = diagnose_run(
+            loaded,
+            None if case is None else Path(case),
+            source=str(run_file),
+            max_seconds=max_seconds,
+            max_starts=max_starts,
+            resume=resume,
+            on_progress=on_progress,
+            name=stem(run_file),
+        )
+    except EvidenceError as error:  # the engines ran, and what they left proves nothing
+        return _no_evidence(error, case)
     with made:
         return Done(found.as_dict(), found.exit_code)
+
+
+def _no_evidence(error: EvidenceError, case: PathLike | None) -> Done:
+    from logdiff.verdict.records import Diagnosis, Evidence, NextExperiment, Verdict
+
+    verdict = Verdict("invalid-evidence", "unknown", None, None, 0.95, error.message)
+    found = Diagnosis(
+        verdict,
+        measure={"tokens": 0},
+        evidence=(Evidence(error.message, str(error.value) if error.value is not None else None),),
+        next_experiments=(NextExperiment(error.hint, "logdiff diagnose RUN.yaml"),) if error.hint else (),
+        case=None if case is None else str(case),
+    )
+    return Done(found.as_dict(), found.exit_code)
 
 
 def localize(

@@ -11,7 +11,20 @@ from typing import Any
 
 import typer
 
-from logdiff.cli import align, audit, capture, diagnose, dispatch, evidence, kernels, models, playbook, probe, serve
+from logdiff.cli import (
+    align,
+    audit,
+    capture,
+    diagnose,
+    dispatch,
+    evidence,
+    kernels,
+    localize,
+    models,
+    playbook,
+    probe,
+    serve,
+)
 from logdiff.cli.output import Output
 from logdiff.errors import CancelledError, InputError, LogdiffError, storage_error
 
@@ -47,6 +60,7 @@ def build() -> typer.Typer:
     app.command("measure")(evidence.measure)
     app.command("compare")(evidence.compare)
     app.command("diagnose")(diagnose.diagnose)
+    app.command("localize")(localize.localize)
     app.command("import")(evidence.import_)
     app.command("report")(evidence.report)
     app.command("query")(evidence.query)
