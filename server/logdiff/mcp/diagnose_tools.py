@@ -40,9 +40,9 @@ def add_diagnose_tools(server: MCPServer, state: State) -> None:
         """From a mismatch to its cause: class, side, component, evidence, what is excluded. A run file is measured,
         looked into and changed one thing at a time; recorded numbers are judged as far as they carry. Returns a job."""
         with clear_errors():
-            target, folder = _target(state, run_file, list(pairs), case)
+            targets, folder = _targets(state, run_file, list(pairs), case)
             arguments: Facts = {
-                "target": target, "case": str(folder), "max_seconds": max_seconds, "max_starts": max_starts,
+                "targets": targets, "case": str(folder), "max_seconds": max_seconds, "max_starts": max_starts,
             }  # fmt: skip
             return await call(state, ctx, "case_diagnose", "diagnose", arguments, str(folder), detail)
 
@@ -56,25 +56,25 @@ def add_diagnose_tools(server: MCPServer, state: State) -> None:
         """First boundary whose bits differ, growth by layer, and each operator against fp64 on its own captured input:
         rounding, another function, or other inputs."""
         with clear_errors():
-            target, folder = _target(state, run_file, [], case)
+            (target,), folder = _targets(state, run_file, [], case)
             arguments: Facts = {"target": target}
             if run_file:
                 arguments["case"] = str(folder)
             return await call(state, ctx, "divergence_localize", "localize", arguments, str(folder), detail)
 
 
-def _target(state: State, run_file: str, pairs: list[str], case: str) -> tuple[str | list[str], Path]:
+def _targets(state: State, run_file: str, pairs: list[str], case: str) -> tuple[list[str], Path]:
     """What to look at, and the case that keeps what is found."""
     workspace = state.workspace
     if run_file and pairs:
         raise InputError("a run file and pair files are two questions", value=run_file, hint="give one of them")
     if run_file:
         file = workspace.path(run_file, "run_file")
-        return str(file), workspace.new_case(case, file.stem)
+        return [str(file)], workspace.new_case(case, file.stem)
     if pairs:
         files = [workspace.path(entry, "pairs") for entry in pairs]
         return [str(file) for file in files], workspace.new_case(case, files[0].stem)
     if not case:
         raise InputError("nothing to look at", hint="give `run_file`, `pairs` or `case`; playbook_get says which")
     found = workspace.case(case)
-    return str(found), found
+    return [str(found)], found

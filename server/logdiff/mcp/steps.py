@@ -60,11 +60,11 @@ def known(workspace: Workspace, record: Record, *, measure: Facts | None = None,
 
 def _given(record: Record) -> dict[str, Any]:
     """Run file and pair files among the arguments of a job."""
-    target = record.arguments.get("target")
+    targets = record.arguments.get("targets") or [record.arguments.get("target")]
     run_file = record.arguments.get("run_file")
-    if run_file is None and isinstance(target, str) and target.endswith((".yaml", ".yml")):
-        run_file = target
-    pairs = target if isinstance(target, list) else record.arguments.get("paths") or []
+    if run_file is None and str(targets[0]).endswith((".yaml", ".yml")):
+        run_file = targets[0]
+    pairs = record.arguments.get("paths") or targets
     return {"run_file": run_file, "pairs": [path for path in pairs if isinstance(path, str)]}
 
 

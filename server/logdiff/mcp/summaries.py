@@ -156,7 +156,7 @@ def job_steps(job_id: str) -> list[NextStep]:
 
 def resume_steps(tool: str, case: str, arguments: Facts, relative: Callable[[str], str]) -> list[NextStep]:
     """How to go on with a job that was cut off with its server: the same call on the same case."""
-    if tool == "case_diagnose" and isinstance(arguments.get("target"), (str, list)):
+    if tool == "case_diagnose" and arguments.get("targets"):
         return [_resume_diagnosis(case, arguments, relative)]
     if tool != "logdiff_run" or "run_file" not in arguments:
         return []
@@ -177,13 +177,13 @@ def resume_steps(tool: str, case: str, arguments: Facts, relative: Callable[[str
 
 
 def _resume_diagnosis(case: str, arguments: Facts, relative: Callable[[str], str]) -> NextStep:
-    target = arguments["target"]
+    targets = [relative(path) for path in arguments["targets"]]
     limits: Facts = {name: arguments[name] for name in ("max_seconds", "max_starts") if name in arguments}
     given: Facts = {"case": case}
-    if isinstance(target, list):
-        given["pairs"] = [relative(path) for path in target]
-    elif target.endswith((".yaml", ".yml")):
-        given["run_file"] = relative(target)
+    if targets[0].endswith((".yaml", ".yml")):
+        given["run_file"] = targets[0]
+    elif targets != [case]:
+        given["pairs"] = targets
     return NextStep(
         tool="case_diagnose",
         arguments={**given, **limits},

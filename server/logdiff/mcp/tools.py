@@ -287,8 +287,7 @@ async def call(
     state: State, ctx: Context, tool: str, action: str, arguments: Facts, case: str, detail: str
 ) -> CallToolResult:
     """Run an action as a job and answer with its result, or with the job when it takes longer."""
-    recorded = action == "dispatch_profile" or isinstance(arguments.get("target"), list)  # read, no engine is started
-    engines = tool in _ENGINES and not recorded
+    engines = tool in _ENGINES and not _recorded(action, arguments)
     start = partial(
         state.jobs.start, tool, action, arguments, case, writes=tool in _WRITES and bool(case), engines=engines
     )
@@ -300,6 +299,13 @@ async def call(
             await anyio.to_thread.run_sync(job.cancel)
         raise
     return reply(_offered(state, tool_result(state.workspace, job.record, detail)))
+
+
+def _recorded(action: str, arguments: Facts) -> bool:
+    """Whether what an action works on was recorded: it is read, and no engine is started."""
+    if action == "diagnose":
+        return not any(str(target).endswith((".yaml", ".yml")) for target in arguments["targets"])
+    return action == "dispatch_profile"
 
 
 def _offered(state: State, result: Result) -> Result:

@@ -11,8 +11,8 @@ from logdiff.playbook.situation import Known, situation
 from logdiff.playbook.tables import BROKEN_TOKENS, NEXT, PAGE_OF, PAGES, STEPS, WORST_TOKENS, Outcome
 
 PLACEHOLDERS: dict[str, str | list[str]] = {
-    "case": "CASE", "newest_case": "CASE", "run_file": "RUN.yaml", "same_run_file": "RUN.yaml", "new_run_file": "RUN.yaml", "pairs": ["PAIRS.jsonl"],
-    "new_pairs": "NEW.jsonl", "plan_source": "RUN.yaml",
+    "case": "CASE", "newest_case": "CASE", "run_file": "RUN.yaml", "same_run_file": "RUN.yaml",
+    "new_run_file": "RUN.yaml", "pairs": ["PAIRS.jsonl"], "new_pairs": "NEW.jsonl", "plan_source": "RUN.yaml",
 }  # fmt: skip
 _RECORDED = "-recorded"
 
@@ -81,12 +81,8 @@ def all_calls(known: Known, page: str = "") -> list[Call]:
 
 
 def the_next(calls: list[Call]) -> Call | None:
-    """The call that a page puts first: the first that can be sent, unless a person has to help before."""
-    if not calls:
-        return None
-    if not calls[0].ready and calls[0].ask:
-        return calls[0]
-    return next((call for call in calls if call.ready), calls[0])
+    """The call that a page puts first: the first that can be sent, or that a person can help to send."""
+    return next((call for call in calls if call.ready or call.ask), calls[0] if calls else None)
 
 
 def _filled(name: str, slots: dict[str, Any]) -> Call:

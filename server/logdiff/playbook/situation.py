@@ -42,7 +42,7 @@ def situation(known: Known) -> str:
     if len(state.aligned) == 2 and not state.failed and state.tokens:
         return "aligned-differs" if state.mismatched else "aligned-zero"
     if state.verdict is not None:
-        return state.verdict.class_ if state.live else f"{state.verdict.class_}-recorded"
+        return state.verdict.class_ if state.looked_into else f"{state.verdict.class_}-recorded"
     if not state.measured:
         return "unmeasured" if state.kind in ("run", "demo", "measure", "import") else "results"
     if not state.tokens:

@@ -85,6 +85,7 @@ class CaseState:
         skipped: (experiment, why it was left out).
         aligned: sides that ran aligned operators.
         tokens_of: case whose tokens were scored again.
+        looked_into: the verdict rests on live engines, not on recorded tokens alone.
         named_env: the run names environment variables, whose values a case does not keep.
         run: the run of a live case, as its manifest has it.
         problems: files that could not be used, in words.
@@ -111,6 +112,7 @@ class CaseState:
     skipped: tuple[tuple[Foreign, Foreign | None], ...] = ()
     aligned: tuple[str, ...] = ()
     tokens_of: Foreign | None = None
+    looked_into: bool = False
     named_env: bool = False
     run: dict[str, Any] | None = None
     problems: tuple[str, ...] = ()
@@ -233,6 +235,7 @@ def _of_verdict(data: dict[str, Any]) -> dict[str, Any]:
     skipped = [_dict(s) for s in _list(data.get("skipped"))[:MOST]]
     return {
         "verdict": judged,
+        "looked_into": bool(data.get("distances") or _dict(data.get("operators")).get("judged")),
         "candidates": tuple(
             (_word(c.get("cause")), str(c["class"]), _number(c.get("score")) or 0.0)
             for c in candidates

@@ -94,7 +94,8 @@ STEPS: dict[str, Step] = {
         _VERDICT,
     ),
     "diagnose-live": Step(
-        "case_diagnose", {"run_file": "{same_run_file}", "case": "{case}"}, "logdiff diagnose {same_run_file} --case {case}",
+        "case_diagnose", {"run_file": "{same_run_file}", "case": "{case}"},
+        "logdiff diagnose {same_run_file} --case {case}",
         "goes on in this case: looks into both engines, changes one thing, and gives a verdict",
         _VERDICT,
     ),
@@ -223,7 +224,7 @@ STEPS: dict[str, Step] = {
 
 _DIAGNOSE = ("diagnose-live", "diagnose-case")
 _FIX = ("fix-page", "run-again", "report")
-_FIX_RECORDED = ("fix-page", "pairs-again", "report")
+_FIX_RECORDED = ("fix-page", "run-again", "pairs-again", "report")
 
 NEXT: dict[str, tuple[str, ...]] = {
     "nothing": ("ask-evidence",),
@@ -251,14 +252,14 @@ NEXT: dict[str, tuple[str, ...]] = {
     "undetermined": ("diagnose-more", "localize", "worst-tokens", "report"),
     "invalid-evidence": ("broken-tokens", "report"),
     "none-recorded": ("report",),
-    "operator-recorded": ("diagnose-new-run", "worst-tokens", "report"),
-    "routing-recorded": ("diagnose-new-run", "worst-tokens", "report"),
+    "operator-recorded": ("diagnose-live", "diagnose-new-run", "worst-tokens", "report"),
+    "routing-recorded": ("diagnose-live", "diagnose-new-run", "worst-tokens", "report"),
     "weights-recorded": _FIX_RECORDED,
     "sampling-processing-recorded": _FIX_RECORDED,
     "data-recorded": _FIX_RECORDED,
     "framework-config-recorded": _FIX_RECORDED,
     "framework-implementation-recorded": _FIX_RECORDED,
-    "undetermined-recorded": ("diagnose-new-run", "worst-tokens", "report"),
+    "undetermined-recorded": ("diagnose-live", "diagnose-new-run", "worst-tokens", "report"),
     "invalid-evidence-recorded": ("broken-tokens", "report"),
 }
 """Situation -> steps, the first one first."""
@@ -308,7 +309,7 @@ class Page:
 
 
 _PROVE = ("run-again", "report")
-_PROVE_RECORDED = ("pairs-again", "report")
+_PROVE_RECORDED = ("run-again", "pairs-again", "report")
 _FIXED = ("weights", "sampling-processing", "data", "framework-config", "framework-implementation")
 _LOOK = ("localize", "report")
 _RUN_FIRST = {"nothing": ("diagnose-run",)}

@@ -39,7 +39,7 @@ OPERATORS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def diagnosis(class_: str, cause: str | None = None, **more: Any) -> dict[str, Any]:
+def diagnosis(class_: str, cause: str | None = None) -> dict[str, Any]:
     return Diagnosis(
         Verdict(class_, "train", cause, LONG, 0.9, LONG),
         candidates=tuple(Candidate(cause, class_, 0.5, (LONG, LONG)) for _ in range(30)) if class_ != "none" else (),
@@ -51,7 +51,7 @@ def diagnosis(class_: str, cause: str | None = None, **more: Any) -> dict[str, A
         case="x",
         extra={"toggles": [{"side": "train", "removed": LONG, "share": 0.5}] * 9,
                "skipped": [{"what": LONG, "why": LONG}],
-               "operators": {"judged": 3, "off": [LONG] * 40}, **more},
+               "operators": {"judged": 3, "off": [LONG] * 40}},
     ).as_dict()  # fmt: skip
 
 
@@ -146,15 +146,15 @@ async def test_a_job_gives_its_verdict_as_one_word_and_whole_in_its_result(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "target"),
+    ("arguments", "targets"),
     [
-        ({"run_file": "run.yaml", "case": "runs/x"}, "run.yaml"),
+        ({"run_file": "run.yaml", "case": "runs/x"}, ["run.yaml"]),
         ({"pairs": ["a.jsonl", "b.jsonl"]}, ["a.jsonl", "b.jsonl"]),
-        ({"case": "runs/x"}, "runs/x"),
+        ({"case": "runs/x"}, ["runs/x"]),
     ],
 )
 async def test_the_worker_gets_one_target_and_the_limits(
-    root: Path, fake_server: Any, fake_jobs: Any, arguments: dict[str, Any], target: Any
+    root: Path, fake_server: Any, fake_jobs: Any, arguments: dict[str, Any], targets: list[str]
 ) -> None:
     case(root)
     for name in ("run.yaml", "a.jsonl", "b.jsonl"):
@@ -162,11 +162,10 @@ async def test_the_worker_gets_one_target_and_the_limits(
     async with Client(fake_server()) as client:
         await client.call_tool("case_diagnose", {**arguments, "max_seconds": 60, "max_starts": 2})
     (record,) = fake_jobs.records()
-    whole = [str(root / t) for t in target] if isinstance(target, list) else str(root / target)
-    assert record.arguments["target"] == whole
+    assert record.arguments["targets"] == [str(root / target) for target in targets]
     assert (record.arguments["max_seconds"], record.arguments["max_starts"]) == (60, 2)
     assert record.case == record.arguments["case"]
-    assert record.engines == (not isinstance(target, list))
+    assert record.engines == ("run_file" in arguments)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,8 @@ def every_call() -> list[Any]:
     block = {"measure": {"tokens": 9, "mismatched_tokens": 3}, "gates": []}
     zero = {"measure": {"tokens": 9, "mismatched_tokens": 0}, "gates": []}
     left_out = [{"what": "train started plain", "why": "no starts left"}]
-    verdicts = [{}, *({"verdict": {"class": name}, "skipped": left_out} for name in CLASSES)]
+    looked: list[dict[str, Any]] = [{}, {"distances": {"train": {}}}]
+    verdicts = [{}, *({"verdict": {"class": name}, "skipped": left_out, **live} for name in CLASSES for live in looked)]
     runs = [{}, {"align": {"ops": "all", "tokens": "runs/stock"}}]
     manifests = [{"kind": "measure"}, *({"kind": "run", "inputs": {"run": run}} for run in runs)]
     states = [
@@ -120,9 +121,9 @@ async def test_every_next_step_names_a_tool_with_arguments_that_it_takes(fake_se
         *summaries.resume_steps("logdiff_run", "runs/x", {"run_file": "/w/run.yaml"}, lambda p: "run.yaml"),
         *summaries.resume_steps("logdiff_run", "runs/x", aligned, lambda p: "run.yaml"),
         *summaries.resume_steps(
-            "case_diagnose", "runs/x", {"target": "/w/run.yaml", "max_starts": 3}, lambda p: "r.yaml"
+            "case_diagnose", "runs/x", {"targets": ["/w/run.yaml"], "max_starts": 3}, lambda p: "r.yaml"
         ),
-        *summaries.resume_steps("case_diagnose", "runs/x", {"target": ["/w/p.jsonl"]}, lambda p: "p.jsonl"),
+        *summaries.resume_steps("case_diagnose", "runs/x", {"targets": ["/w/p.jsonl"]}, lambda p: "p.jsonl"),
         *align_words.plan_steps({"id": "0123", "not_covered": []}),
         *align_words.state_steps({}, "align_apply"),
     ]

@@ -111,7 +111,7 @@ def test_its_references_are_served_where_it_points(tmp_path: Path) -> None:
             wanted = (ROOT / "skill" / "references" / "triage.md").read_text(encoding="utf-8")
             assert shown.contents[0].text == wanted  # type: ignore[union-attr]
             for name in ("nothing.md", "..%2F..%2FSKILL.md"):
-                with pytest.raises(Exception, match="no such reference|Unknown resource"):
+                with pytest.raises(Exception, match=r"no such reference|Unknown resource"):
                     await client.read_resource(f"skill://logdiff/skill/references/{name}")
 
     anyio.run(read)

@@ -26,6 +26,12 @@ def measured(tokens: int = 100, mismatched: int = 50, **more: Any) -> dict[str, 
 
 
 def verdict(class_: str, **fields: Any) -> dict[str, Any]:
+    """A verdict from live engines."""
+    return {"distances": {"decode": {}}, **recorded(class_, **fields)}
+
+
+def recorded(class_: str, **fields: Any) -> dict[str, Any]:
+    """A verdict from recorded tokens alone."""
     return {"verdict": {"class": class_, "side": "train", "cause": None, "confidence": 0.9, **fields}}
 
 
@@ -48,9 +54,9 @@ FLOOR = {"mean_abs": 0.02, "p99": 0.2, "max_abs": 0.4}
         ({"measure": failing("masks")}, "failed-identity", "sampling-and-data"),
         ({"measure": failing("weights")}, "failed-weights", "weights-first"),
         ({"measure": failing("config")}, "failed-configuration", "configuration-audit"),
-        ({"measure": measured(), "verdict": verdict("weights")}, "weights-recorded", "weights-first"),
-        ({"measure": measured(), "verdict": verdict("undetermined")}, "undetermined-recorded", "triangle"),
-        ({"verdict": verdict("invalid-evidence")}, "invalid-evidence-recorded", "sampling-and-data"),
+        ({"measure": measured(), "verdict": recorded("weights")}, "weights-recorded", "weights-first"),
+        ({"measure": measured(), "verdict": recorded("undetermined")}, "undetermined-recorded", "triangle"),
+        ({"verdict": recorded("invalid-evidence")}, "invalid-evidence-recorded", "sampling-and-data"),
     ],
 )
 def test_a_recorded_case_is_in_one_situation_and_has_its_page(files: dict[str, Any], word: str, page: str) -> None:
@@ -89,6 +95,15 @@ def test_every_fault_of_a_live_case_leads_to_a_proof_on_the_same_tokens(class_: 
     assert proofs
     aligns = class_ in ("operator", "routing")
     assert all(("align" in c.arguments) == aligns for c in proofs)
+
+
+@pytest.mark.parametrize("class_", ["operator", "routing", "undetermined"])
+def test_what_tokens_alone_can_not_settle_is_asked_of_the_engines_where_they_are_at_hand(class_: str) -> None:
+    live = Known(case_state("c", manifest=LIVE, measure=measured(), verdict=recorded(class_)), run_file="run.yaml")
+    assert calls_for(live)[0].arguments == {"run_file": "run.yaml", "case": "c"}
+    dump = Known(case_state("c", manifest=RECORDED, measure=measured(), verdict=recorded(class_)))
+    assert calls_for(dump)[0].tool == "case_query"
+    assert "write them into a run file" in render_page(dump)[1]
 
 
 def test_more_time_is_offered_only_where_something_was_left_out() -> None:
@@ -191,8 +206,8 @@ def test_text_of_files_is_quoted_on_one_line_and_never_obeyed(name: str) -> None
 @pytest.mark.parametrize("class_", CLASSES)
 def test_every_page_renders_in_every_situation(name: str, class_: str) -> None:
     cause = next((c.id for c in causes().values() if c.class_ == class_), None)
-    for manifest in (LIVE, RECORDED):
-        state = case_state("c", manifest=manifest, measure=measured(), verdict=verdict(class_, cause=cause))
+    for manifest, judge in ((LIVE, verdict), (LIVE, recorded), (RECORDED, recorded)):
+        state = case_state("c", manifest=manifest, measure=measured(), verdict=judge(class_, cause=cause))
         for known in (Known(state), Known(state, run_file="run.yaml")):
             made, page = render_page(known, name)
             assert made == name
