@@ -59,6 +59,13 @@ class Side:
         )
         return Taken(BoundaryFile(path), done.data, read(logprobs).columns["logprobs"].tobytes())
 
+    def swap(self, boundary: str, inputs: BoundaryFile) -> BoundaryFile:
+        """This engine's operator over the inputs in a file."""
+        self._count += 1
+        path = self.folder / f"{self._count}-swap.safetensors"
+        self.run(task="swap", boundary=boundary, inputs=str(inputs.path), output=str(path))
+        return BoundaryFile(path)
+
     def loaded(self) -> Any:
         """The model in this process."""
         core = self.engine.llm.llm_engine.engine_core.engine_core

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
 
-from logdiff_kernels.errors import UnsupportedError  # noqa: E402
+from logdiff_kernels.errors import InputError, UnsupportedError  # noqa: E402
 
 from tests.kernels.vllm.boundary_sides import (  # noqa: E402
     SHARED,
@@ -197,3 +197,32 @@ def test_a_model_that_is_not_seen_to_run_is_no_empty_success(side: Side, monkeyp
 def test_a_rollout_engine_has_no_score_phase(side: Side) -> None:
     with pytest.raises(UnsupportedError, match="score"):
         side.run(task="capture", phase="score", input=str(side.tokens), output="x", logprobs="y")
+
+
+ROWWISE = ("embedding", "layers.2.mlp_norm", "layers.1.k", "layers.1.k_norm", "layers.1.q_rope", "layers.1.k_rope",
+           "layers.1.attn_out", "layers.0.up", "layers.0.act", "layers.3.mlp_out", "logits")  # fmt: skip
+
+
+@pytest.mark.parametrize("boundary", ROWWISE)
+def test_an_operator_fed_its_own_inputs_leaves_its_own_rows(side: Side, taken: dict[str, Taken], boundary: str) -> None:
+    file = taken["prefill"].file
+    swapped = side.swap(boundary, file)
+    assert len(swapped.rows(boundary)) == len(file.rows(boundary))
+    assert away(swapped, file, boundary) < 0.004  # other shapes of one kernel, at most a rounding of each
+
+
+def test_an_operator_that_is_changed_is_seen_in_a_swap(side: Side, taken: dict[str, Taken]) -> None:
+    file, boundary = taken["prefill"].file, "layers.1.attn_out"
+    handle = scaled(side.loaded().model.layers[1].self_attn.o_proj, 1.25)
+    try:
+        swapped = side.swap(boundary, file)
+    finally:
+        handle.remove()
+    assert away(swapped, file, boundary) == pytest.approx(0.25, abs=0.01)
+
+
+def test_attention_and_unknown_boundaries_are_no_swap(side: Side, taken: dict[str, Taken]) -> None:
+    with pytest.raises(UnsupportedError, match="row by row"):
+        side.swap("layers.1.context", taken["prefill"].file)
+    with pytest.raises(InputError, match=r"layers\.9\.q"):
+        side.swap("layers.9.q", taken["prefill"].file)

@@ -115,3 +115,12 @@ def test_an_aligned_engine_is_captured_alike_and_keeps_its_bits(side: Side, take
     assert aligned["decode"].logprobs == aligned["prefill"].logprobs  # what aligned operators are for
     assert differ(aligned["decode"].file, aligned["prefill"].file) == []
     assert side.logprobs("decode") == taken["decode"].logprobs
+
+
+@pytest.mark.parametrize("part", ["router_logits", "expert_ids", "expert_weights", "experts_out"])
+def test_parts_of_experts_fed_their_own_inputs_leave_their_own_rows(
+    side: Side, taken: dict[str, Taken], part: str
+) -> None:
+    file, boundary = taken["prefill"].file, f"layers.2.{part}"
+    side.capture("prefill", boundaries=["layers.2.*"])
+    assert away(side.swap(boundary, file), file, boundary) < 0.004

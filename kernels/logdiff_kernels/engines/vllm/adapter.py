@@ -54,6 +54,7 @@ class VllmEngine:
             "realign",
             "dispatch_trace",
             "capture",
+            "swap",
         }
     )
 
@@ -450,3 +451,8 @@ class VllmEngine:
         from logdiff_kernels.engines.vllm.boundaries.task import capture_engine
 
         return capture_engine(self, task, progress)
+
+    def _swap(self, task: dict[str, Any], progress: Progress) -> TaskOutput:
+        from logdiff_kernels.engines.vllm.boundaries.task import swap_operator
+
+        return swap_operator(self, task)

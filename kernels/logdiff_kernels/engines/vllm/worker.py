@@ -169,7 +169,16 @@ def _capture_abandon(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
     """End a capture without a file; may be asked when none runs."""
     from logdiff_kernels.engines.vllm.boundaries import session
 
-    return session.abandon(worker), b""
+    session.abandon(worker)
+    return True, b""
+
+
+@_operation
+def _swap(worker: Any, payload: dict[str, Any]) -> tuple[Any, bytes]:
+    """Feed one operator the other side's inputs; see `boundaries.swap`."""
+    from logdiff_kernels.engines.vllm.boundaries import session
+
+    return session.swapped(worker, payload), b""
 
 
 @_operation

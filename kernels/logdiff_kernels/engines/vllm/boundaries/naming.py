@@ -123,10 +123,10 @@ class _Layer:
 
         leaf = _leaf(call)
         if isinstance(call.module, QKVParallelLinear):
-            for part, values, shard in _split(call):
+            for part, values, shard in split_parts(call):
                 self.add(str(part), call, values, call.given, shard)
         elif self.latent and leaf == _FUSED_LATENT:
-            for part, (_, values, shard) in zip(("q_a", "kv_a"), _split(call), strict=False):
+            for part, (_, values, shard) in zip(("q_a", "kv_a"), split_parts(call), strict=False):
                 self.add(part, call, values, call.given, shard)
         elif self.latent and leaf in _LATENT:
             self.add(_LATENT[leaf], call, call.left[0], call.given, _shard(call))
@@ -207,7 +207,7 @@ class _Layer:
             home = call.where.rpartition(".")[0]
             source = _feeding(call, linears, home)
             if source is not None:
-                pieces = list(_split(source))
+                pieces = list(split_parts(source))
                 parts = ("gate", "up") if len(pieces) == 2 else ("up",)
                 for part, (_, values, shard) in zip(parts, pieces, strict=False):
                     self.add(f"{shared}{part}", source, values, source.given, shard)
@@ -317,7 +317,7 @@ def _norm_of(name: str, total: str | None, call: Call) -> list[Found]:
     ]
 
 
-def _split(call: Call) -> list[tuple[str | int | None, torch.Tensor, Shard]]:
+def split_parts(call: Call) -> list[tuple[str | int | None, torch.Tensor, Shard]]:
     """(shard, rows, which features they are) of a fused projection's parts."""
     try:
         parts = list(row_parts(call.module))

@@ -12,6 +12,10 @@ _HELD = "logdiff_capture"
 """Attribute of a model runner: the capture that runs, with its recorder and samples."""
 
 
+_PLACES = "logdiff_places"
+"""Attribute of a model runner: boundary -> (name, module) of its captures."""
+
+
 def begin(worker: Any, payload: dict[str, Any]) -> dict[str, Any]:
     """Watch the idle engine's model until `end`.
 
@@ -63,6 +67,8 @@ def end(worker: Any, payload: dict[str, Any]) -> dict[str, Any]:
     try:
         capture.remove()
         _check_seen(capture)
+        known = getattr(worker.model_runner, _PLACES, {})
+        setattr(worker.model_runner, _PLACES, {**known, **capture.places})
         _note(capture, recorder, begun)
         _logprobs(recorder, payload["logprobs"])
         return recorder.write(
@@ -73,6 +79,13 @@ def end(worker: Any, payload: dict[str, Any]) -> dict[str, Any]:
         )  # fmt: skip
     finally:
         recorder.close()
+
+
+def swapped(worker: Any, payload: dict[str, Any]) -> dict[str, Any]:
+    """Run one operator over the other side's inputs; see `swap.swap`."""
+    from logdiff_kernels.engines.vllm.boundaries.swap import swap
+
+    return swap(worker, payload, getattr(worker.model_runner, _PLACES, {}))
 
 
 def _check_seen(capture: WorkerCapture) -> None:

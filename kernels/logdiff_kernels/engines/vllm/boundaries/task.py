@@ -75,3 +75,21 @@ def capture_engine(engine: Any, task: dict[str, Any], progress: Progress) -> Tas
             for part in parts:
                 part.unlink(missing_ok=True)
     return TaskOutput({**ran.files, "boundaries": Path(output)}, {**ran.data, **data})
+
+
+def swap_operator(engine: Any, task: dict[str, Any]) -> TaskOutput:
+    """Feed one operator what the other side's was given.
+
+    Args:
+        engine: `VllmEngine`, which has captured the boundary before.
+        task: `boundary`, `inputs` (the other side's boundary file), `output`.
+
+    Raises:
+        InputError: a boundary or inputs that there aren't.
+        UnsupportedError: an operator that can't be fed row by row, several ranks.
+    """
+    boundary, inputs, output = (required(task, key, str) for key in ("boundary", "inputs", "output"))
+    answers = engine.ask_workers(
+        "swap", boundary=boundary, inputs=inputs, output=output, side=engine.side, model=engine.model
+    )
+    return TaskOutput({"boundaries": Path(output)}, answers[0][0])

@@ -50,6 +50,7 @@ class WorkerCapture:
         self._waiting: list[tuple[Found, torch.Tensor | None]] | None = None
         self._placed: set[int] = set()
         self.shards: dict[str, list[list[Any]]] = {}
+        self.places: dict[str, tuple[str, Any]] = {}
         self._strays: dict[str, str] = {}
         self.steps = 0
         self.rows = 0
@@ -324,6 +325,7 @@ class WorkerCapture:
             self._waiting.append((found, at))
 
     def _give(self, found: Found, at: torch.Tensor | None) -> None:
+        self.places[found.name] = found.where, found.modules[0] if found.modules else None
         self.shards[found.name] = [
             [shard.mode, shard.start, shard.total] for shard in (found.shard, *found.given_shards)
         ]
