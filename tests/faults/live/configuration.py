@@ -100,10 +100,10 @@ def _(draw: Draw) -> Comparison:
     why="an override of the last soft cap",
 )
 def _(draw: Draw) -> Comparison:
-    cap = draw.choice([5.0, 60.0])
+    cap = draw.choice([8.0, 60.0])
     return Comparison(
         "gemma2",
-        overrides={"final_logit_softcapping": 10.0},
+        overrides={"final_logit_softcapping": 16.0},
         rollout=Side(args={"hf_overrides": {"final_logit_softcapping": cap}}),
         facts={"cap": cap},
     )

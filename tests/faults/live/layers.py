@@ -265,7 +265,7 @@ def _(draw: Draw) -> Comparison:
 def _(draw: Draw) -> Comparison:
     return Comparison(
         "gemma2",
-        overrides={"final_logit_softcapping": draw.choice([8.0, 10.0])},
+        overrides={"final_logit_softcapping": draw.choice([14.0, 16.0, 18.0])},
         rollout=Side(patches=[(vllm_layers.head_cap, {})]),
     )
 
