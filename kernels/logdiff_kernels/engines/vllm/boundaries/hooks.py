@@ -49,7 +49,7 @@ class ModelHooks:
         self._replaced: list[tuple[Any, str, Any]] = []
         self._calls: list[Call] | None = None
         self._skipping = False
-        self.watched = 0
+        self.watched = self.seen = 0
         self.skipped: set[str] = set()
 
     def install(self) -> None:
@@ -178,6 +178,7 @@ class ModelHooks:
         owner.__dict__[name] = value
 
     def _keep(self, call: Call) -> None:
+        self.seen += 1
         if self._calls is None:
             self._outside(call)
         else:

@@ -89,11 +89,11 @@ def swapped(worker: Any, payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_seen(capture: WorkerCapture) -> None:
-    if capture.steps and not capture.shards:
+    if capture.blind:
         raise UnsupportedError(
-            f"the engine computed {capture.steps} steps, and no module of its model was seen to run: it runs as one "
+            f"the engine computed {capture.rows} rows, and no module of its model was seen to run: it runs as one "
             "compiled or recorded graph",
-            value=capture.steps,
+            value=capture.rows,
             hint="start the side with enforce_eager: true for the capture",
         )
 

@@ -94,6 +94,11 @@ class WorkerCapture:
         """Modules that are watched."""
         return self._hooks.watched
 
+    @property
+    def blind(self) -> bool:
+        """Whether rows were computed and no module was seen to run."""
+        return self.rows > 0 and not self._hooks.seen
+
     def remove(self) -> None:
         """Put everything back."""
         for owner, name, previous in reversed(self._replaced):
