@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from logdiff.jsonio import plain
-
 CLASSES = (
     *("none", "operator", "framework-config", "framework-implementation", "weights"),
     *("routing", "sampling-processing", "data", "undetermined", "invalid-evidence"),
@@ -209,6 +207,8 @@ class Diagnosis:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready `logdiff-verdict/1`; non-finite numbers are strings."""
+        from logdiff.jsonio import plain  # needs numpy, which the names of classes do not
+
         result: dict[str, Any] = plain(
             {
                 "format": "logdiff-verdict/1",
