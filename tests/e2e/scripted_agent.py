@@ -96,6 +96,7 @@ async def walk(server: StdioServerParameters, *, until: str = "verdict", calls: 
 def server(root: Path, *, allow_write: bool = False) -> StdioServerParameters:
     """The real server over a workspace."""
     flags = ["--allow-write"] if allow_write else []
+    root = root.resolve()
     return StdioServerParameters(
         command=sys.executable, args=["-m", "logdiff", "serve", "--root", str(root), *flags], cwd=str(root)
     )
