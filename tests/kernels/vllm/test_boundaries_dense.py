@@ -194,6 +194,30 @@ def test_a_model_that_is_not_seen_to_run_is_no_empty_success(side: Side, monkeyp
     assert side.capture("decode").data["boundaries"] > 50  # nothing of the failed one is left
 
 
+def test_a_layer_that_cannot_be_placed_is_unmapped_and_the_engine_lives(
+    side: Side, taken: dict[str, Taken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from logdiff_kernels.engines.vllm.boundaries import worker
+
+    stock = worker.place_layer
+
+    def unknown(layer: int, *arguments: Any) -> Any:
+        if layer == 2:
+            raise KeyError("mixer")
+        return stock(layer, *arguments)
+
+    monkeypatch.setattr(worker, "place_layer", unknown)
+    found = side.capture("decode")
+    assert found.logprobs == taken["decode"].logprobs
+    assert {"where": "model.layers.2", "why": "its calls could not be placed: KeyError: 'mixer'"} in found.data[
+        "unmapped"
+    ]
+    assert {e.name for e in taken["decode"].file.entries()} - {e.name for e in found.file.entries()} == {
+        name for name in (e.name for e in taken["decode"].file.entries())
+        if (name.startswith("layers.2.") and name != "layers.2.residual") or name == "layers.1.residual"
+    }  # fmt: skip
+
+
 def test_a_rollout_engine_has_no_score_phase(side: Side) -> None:
     with pytest.raises(UnsupportedError, match="score"):
         side.run(task="capture", phase="score", input=str(side.tokens), output="x", logprobs="y")

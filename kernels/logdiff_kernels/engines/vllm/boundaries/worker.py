@@ -52,6 +52,7 @@ class WorkerCapture:
         self.shards: dict[str, list[list[Any]]] = {}
         self.places: dict[str, tuple[str, Any]] = {}
         self._strays: dict[str, str] = {}
+        self._broken: set[str] = set()
         self.steps = 0
         self.rows = 0
         self.again = 0
@@ -249,7 +250,12 @@ class WorkerCapture:
 
     def _end_layer(self, index: int, name: str, calls: list[Call], outputs: list[torch.Tensor]) -> None:
         self._begin_rows()
-        found, strays = place_layer(index, calls, self._stream)
+        try:
+            found, strays = place_layer(index, calls, self._stream)
+        except Exception as error:  # a layer that is built otherwise must not end the user's engine
+            self._strays[name] = f"its calls could not be placed: {type(error).__name__}: {error}"
+            self._stream = None
+            return
         for one in found:
             self._emit(one)
         for call in strays:
@@ -334,10 +340,16 @@ class WorkerCapture:
         self.shards[found.name] = [
             [shard.mode, shard.start, shard.total] for shard in (found.shard, *found.given_shards)
         ]
-        self._recorder.give(
-            found.name, found.values, where=found.where, inputs=found.given, facts=found.facts, at=at,
-            every=found.every or None,
-        )  # fmt: skip
+        if found.name in self._broken:
+            return
+        try:
+            self._recorder.give(
+                found.name, found.values, where=found.where, inputs=found.given, facts=found.facts, at=at,
+                every=found.every or None,
+            )  # fmt: skip
+        except ValueError as error:
+            self._broken.add(found.name)
+            self._recorder.note(f"{found.name} ends where it changed: {error}")
 
     def _put(self, owner: Any, name: str, value: Any) -> None:
         self._replaced.append((owner, name, owner.__dict__.get(name, _ABSENT)))
