@@ -74,6 +74,14 @@ def test_wheel_carries_the_skill_itself_and_not_a_link(wheel: Path) -> None:
         assert archive.read("logdiff/skill/SKILL.md") == (ROOT / "SKILL.md").read_bytes()
 
 
+def test_wheel_carries_playbooks_and_the_skills_references(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        for path in (ROOT / "playbooks").iterdir():
+            assert archive.read(f"logdiff/playbook/pages/{path.name}") == path.read_bytes()
+        for path in (ROOT / "skill" / "references").iterdir():
+            assert archive.read(f"logdiff/skill/references/{path.name}") == path.read_bytes()
+
+
 def test_wheel_metadata_names_the_supported_pythons_and_the_entry_points(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         info = next(n.split("/")[0] for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
