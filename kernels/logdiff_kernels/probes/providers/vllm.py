@@ -6,7 +6,10 @@ paged cache with the scheduler metadata that its backend builds (`VLLM_CPU_ATTN_
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module, metadata
 from itertools import pairwise
 from typing import Any
@@ -22,6 +25,7 @@ from logdiff_kernels.probes.providers.aligned import paging, starts
 from logdiff_kernels.probes.providers.sdpa import head_split
 from logdiff_kernels.probes.providers.torch_eager import column_split
 from logdiff_kernels.probes.records import AbsentError, Impl, Layout, Problem, Provider, Sequence
+from logdiff_kernels.probes.relations.row_trials import thread_counts, threads
 
 _KEPT = 4
 """Packed weights that are kept, so that a trial's calls share one."""
@@ -41,6 +45,40 @@ def _operators() -> Any:
     if not hasattr(torch.ops, "_C") or not hasattr(torch.ops._C, "rms_norm"):
         raise AbsentError("vLLM's compiled operators are not loaded here")
     return module
+
+
+def openmp_threads() -> int | None:
+    """Threads that vLLM's compiled operators would take now, as their own OpenMP runtime says; None: it can't be asked.
+
+    They bring no runtime: the name is looked up as the loader does it, first among what every library sees (torch's, or
+    a preloaded one), then in what their library was linked with.
+    """
+    module = next((found for name, found in sys.modules.items() if name.startswith("vllm._C")), None)
+    for place in (None, getattr(module, "__file__", None)):
+        try:
+            return int(ctypes.CDLL(place).omp_get_max_threads())
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+def _follows_torch(make: Callable[[str, str], Impl]) -> Callable[[str, str], Impl]:
+    """An implementation is asked about threads only where its runtime is seen to take as many as torch is told."""
+
+    def made(device: str, dtype: str) -> Impl:
+        impl = make(device, dtype)
+        if device != "cpu":
+            return impl
+        for number in (*thread_counts(), torch.get_num_threads()):
+            with threads(number):
+                taken = openmp_threads()
+            if taken != number:
+                words = "can't be asked how many threads it takes" if taken is None else f"stays at {taken} threads"
+                reason = f"vLLM's OpenMP runtime {words} when torch is told {number}"
+                return replace(impl, refuses={**impl.refuses, "threads": reason})
+        return impl
+
+    return made
 
 
 def _about(words: str = "") -> str:
@@ -342,29 +380,31 @@ def _delta_rule(device: str, dtype: str) -> Impl:
     return Impl(call, layouts=("packed",), pieces=pieces, gradients=False, about=_about())
 
 
+_OPERATORS: dict[str, Callable[[str, str], Impl]] = {
+    "linear": _linear,
+    "linear_row": _linear_row,
+    "rms_norm": _rms_norm,
+    "add_rms_norm": _add_rms_norm,
+    "rope": _rope,
+    "swiglu": _gated("silu_and_mul"),
+    "geglu_tanh": _gated("gelu_tanh_and_mul"),
+    "log_softmax": _log_softmax,
+    "logprob": _logprob,
+    "sampler_logprob": _sampler,
+    "router": _router("softmax"),
+    "router_sigmoid": _router("sigmoid"),
+    "moe": _moe,
+    "attention": _attention("auto"),
+    "attention_fp8_kv": _attention(FP8),
+    "kv_store": _store,
+    "gated_delta_rule": _delta_rule,
+}
+
 PROVIDERS = (
     Provider(
         "vllm",
         ("cpu", "cuda"),
-        {
-            "linear": _linear,
-            "linear_row": _linear_row,
-            "rms_norm": _rms_norm,
-            "add_rms_norm": _add_rms_norm,
-            "rope": _rope,
-            "swiglu": _gated("silu_and_mul"),
-            "geglu_tanh": _gated("gelu_tanh_and_mul"),
-            "log_softmax": _log_softmax,
-            "logprob": _logprob,
-            "sampler_logprob": _sampler,
-            "router": _router("softmax"),
-            "router_sigmoid": _router("sigmoid"),
-            "moe": _moe,
-            "attention": _attention("auto"),
-            "attention_fp8_kv": _attention(FP8),
-            "kv_store": _store,
-            "gated_delta_rule": _delta_rule,
-        },
+        {name: _follows_torch(make) for name, make in _OPERATORS.items()},
         "vLLM's custom operators and sampler",
     ),
 )
