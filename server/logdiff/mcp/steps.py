@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from logdiff.mcp.jobs import Record
 from logdiff.mcp.results import Facts, NextStep
 from logdiff.mcp.workspace import Workspace
 from logdiff.playbook import Call, Known, calls_for, case_state, survey
+from logdiff.playbook.foreign import Foreign
 
 MOST = 3
 """Most next steps of one result."""
@@ -46,6 +48,8 @@ def known(workspace: Workspace, record: Record, *, measure: Facts | None = None,
     case = workspace.relative(record.case)
     manifest = _object(Path(record.case) / "manifest.json") or _manifest_of(record)
     state = case_state(case, manifest=manifest, measure=measure, verdict=verdict)
+    if state.tokens_of is not None:
+        state = replace(state, tokens_of=Foreign(workspace.relative(state.tokens_of)))
     given = _given(record)
     changed = any(record.arguments.get(name) for name in ("align", "tokens"))
     if given["run_file"]:
