@@ -17,8 +17,9 @@ class Judged:
     """Answers about one case; None where the case does not ask.
 
     Args:
-        right_class: the class is a right one; an open case is also right with an honest `undetermined`.
-        honest: the verdict is an `undetermined` that counts as right.
+        right_class: the class is a right one, or the answer is an honest `undetermined`.
+        honest: the verdict claims no cause and is right so: an `undetermined` of an open case, or `invalid-evidence`
+            where a gate has to fail. Cause, side and component are then not asked.
         first, in_three: the cause stands first, or among the first three candidates.
         side, component: those are right.
         false_attribution: a control was blamed for what it does not have.
@@ -60,12 +61,13 @@ def judge(fault: Fault, patterns: list[str], answer: dict[str, Any] | None, ende
     named = {candidate.get("class") for candidate in candidates[:3]}
     splits = bool(answer.get("next_experiments"))
     honest = fault.open and found == "undetermined" and (splits or bool(named & set(fault.classes)))
+    honest = honest or (found == "invalid-evidence" and found in fault.classes)
     right = found in fault.classes or honest
     leading = [cause, *(c.get("cause") for c in candidates if c.get("cause") != cause)][:3]
     first = in_three = right_side = right_component = None
-    if fault.causes:
-        first = None if honest else cause in fault.causes
-        in_three = bool(set(leading) & set(fault.causes)) or honest
+    if fault.causes and not honest:
+        first = cause in fault.causes
+        in_three = bool(set(leading) & set(fault.causes))
     if fault.sides and not honest:
         right_side = side in fault.sides
     if patterns and not honest:

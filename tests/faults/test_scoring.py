@@ -59,8 +59,14 @@ def test_undetermined_is_right_only_where_the_evidence_is_open_and_the_answer_he
     judged = judge(_fault(open=True), [], _answer("undetermined", next_experiments=experiment), "")
     assert judged.right_class
     assert judged.honest
-    assert (judged.first, judged.side) == (None, None)
+    assert (judged.first, judged.in_three, judged.side) == (None, None, None)
     assert not judge(_fault(open=True), [], _answer("undetermined"), "").right_class
+
+
+def test_a_failed_gate_needs_no_cause_where_it_is_right() -> None:
+    judged = judge(_fault(classes=("weights", "invalid-evidence")), [], _answer("invalid-evidence"), "")
+    assert (judged.right_class, judged.honest, judged.first) == (True, True, None)
+    assert not judge(_fault(), [], _answer("invalid-evidence"), "").right_class
 
 
 @pytest.mark.parametrize(

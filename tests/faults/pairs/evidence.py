@@ -20,6 +20,9 @@ DENSE = ("qwen3", "llama", "qwen2", "mistral")
 COUNT = 12
 LENGTHS = ((5, 9), (24, 40), (60, 90))
 
+BLOCK = 16
+"""Tokens of a cache block: shorter prompts are never found in a prefix cache."""
+
 
 @functools.lru_cache(maxsize=32)
 def _sampled(name: str, seed: int, temperature: float, tokens: int, attention: str, count: int) -> Tokens:
@@ -140,7 +143,7 @@ def stepped(
     name: str,
     versions: list[tuple[Change, Change]],
     *,
-    prompt: Callable[[int], Change | None] = lambda step: None,
+    prompt: Callable[[int], Change | None] | None = None,
     meta: str = "full",
     tokens: int = 24,
     count: int = 9,
@@ -150,24 +153,31 @@ def stepped(
     Args:
         draw, name, meta, tokens, count: as for `evidence`.
         versions: per step, the weights of the rollout engine and of the trainer as changes of the checkpoint.
-        prompt: per step, the weights that the prompts' keys and values were computed with, if others.
+        prompt: per step, the weights that the keys and values of long prompts were computed with, if others; the
+            prompts are then the same at each step, as a cache of their prefixes needs it.
     """
     whole = evidence(draw, name, meta=meta)
     rows: list[dict[str, Any]] = []
     for step, (rollout, train) in enumerate(versions):
         seed = draw.weights_seed(name) + 7919 * step
-        generator = np.random.default_rng(seed)
+        generator = np.random.default_rng(seed if prompt is None else 1)
         lengths = [int(generator.integers(*LENGTHS[i % 3])) for i in range(count)]
-        prompts = logits.prompts_of(lengths, whole.model.config.vocab_size, seed)
-        decoded = logits.decode(
-            whole.model,
-            prompts,
-            tokens=tokens,
-            temperature=1.0,
-            seed=seed,
-            change=rollout,
-            prompt_change=prompt(step),
-        )
+        prompts = logits.prompts_of(lengths, whole.model.config.vocab_size, seed if prompt is None else 1)
+        decoded = logits.decode(whole.model, prompts, tokens=tokens, temperature=1.0, seed=seed, change=rollout)
+        stale = prompt(step) if prompt is not None else None
+        if stale is not None:
+            cached = [i for i, row in enumerate(prompts) if len(row) >= BLOCK]
+            other = logits.decode(
+                whole.model,
+                [prompts[i] for i in cached],
+                tokens=tokens,
+                temperature=1.0,
+                seed=seed,
+                change=rollout,
+                prompt_change=stale,
+            )
+            for place, i in enumerate(cached):
+                decoded.responses[i], decoded.rollout[i] = other.responses[place], other.rollout[place]
         scored = logits.score(whole.model, decoded, change=train)
         columns = {
             "rollout_logprobs": logits.logprobs(decoded.rollout, decoded.responses),

@@ -133,10 +133,11 @@ def _(draw: Draw) -> Evidence:
 )
 def _(draw: Draw) -> Evidence:
     found = evidence(draw, draw.choice(DENSE[:3]))
-    rows = [[*p, *r] for p, r in zip(found.tokens.prompts, found.tokens.responses, strict=True)]
-    width = max(map(len, rows))
-    found.train(found.score(ids=[[0] * (width - len(row)) + row for row in rows]))
-    found.set("left_pad", [width - len(row) for row in rows])
+    rows, batch = [[*p, *r] for p, r in zip(found.tokens.prompts, found.tokens.responses, strict=True)], 4
+    groups = [max(map(len, rows[i : i + batch])) for i in range(0, len(rows), batch)]
+    pads = [groups[i // batch] - len(row) for i, row in enumerate(rows)]
+    found.train(found.score(ids=[[0] * pad + row for pad, row in zip(pads, rows, strict=True)], batch=batch))
+    found.set("left_pad", pads)
     return found
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import torch
 
@@ -191,6 +194,18 @@ def _(draw: Draw) -> Evidence:
     return found
 
 
+def _reencoded(draw: Draw, found: Evidence) -> list[list[int]]:
+    """Prompt and response with a few ids of the prompt's end replaced by the two that their text is also made of."""
+    tokenizer = json.loads((Path(found.model.config._name_or_path) / "tokenizer.json").read_text())["model"]
+    ids, rows = tokenizer["vocab"], []
+    parts = {ids[left + right]: [ids[left], ids[right]] for left, right in tokenizer["merges"]}
+    for prompt, response in zip(found.tokens.prompts, found.tokens.responses, strict=True):
+        merged = [place for place, token in enumerate(prompt) if token in parts][-draw.integer(2, 4) :]
+        split = [parts[token] if place in merged else [token] for place, token in enumerate(prompt)]
+        rows.append([*(token for pieces in split for token in pieces), *response])
+    return rows
+
+
 @fault(
     "pair-retokenised",
     DA,
@@ -199,11 +214,7 @@ def _(draw: Draw) -> Evidence:
 )
 def _(draw: Draw) -> Evidence:
     found = evidence(draw, draw.choice(DENSE))
-    generator = np.random.default_rng(draw.integer(0, 9999))
-    ids = []
-    for prompt, response in zip(found.tokens.prompts, found.tokens.responses, strict=True):
-        split = int(generator.integers(1, len(prompt)))
-        ids.append([*prompt[:split], *generator.integers(4, 260, 2).tolist(), *prompt[split + 1 :], *response])
+    ids = _reencoded(draw, found)
     found.train(found.score(ids=ids))
     found.set("train_token_ids", ids)
     return found
@@ -218,12 +229,7 @@ def _(draw: Draw) -> Evidence:
 )
 def _(draw: Draw) -> Evidence:
     found = evidence(draw, draw.choice(DENSE), meta="sizes")
-    generator = np.random.default_rng(draw.integer(0, 9999))
-    ids = []
-    for prompt, response in zip(found.tokens.prompts, found.tokens.responses, strict=True):
-        split = int(generator.integers(max(1, len(prompt) - 8), len(prompt)))
-        ids.append([*prompt[:split], *generator.integers(4, 260, 2).tolist(), *prompt[split + 1 :], *response])
-    found.train(found.score(ids=ids))
+    found.train(found.score(ids=_reencoded(draw, found)))
     return found
 
 
