@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logdiff.errors import EngineError, LogdiffError
 from logdiff.live.capture import score_task
 from logdiff.live.session import Outcome, Session
 from logdiff.localize.budget import Pass
-from logdiff.target import EngineSpec
+from logdiff.target import EngineSpec, UnsupportedError
 from logdiff.target.alignment import BUDGET, OPERATORS, SIDES, VARIABLE, overlay_document
 
 if TYPE_CHECKING:
@@ -92,13 +93,33 @@ class Passes:
             if side.engine != side.name:
                 self._session.close(side.engine)
             elif side.switched and self._switched and self._session.is_open(side.engine):
-                self._session.act(side.engine, {"task": "realign", "ops": []})
+                try:
+                    self._session.act(side.engine, {"task": "realign", "ops": []})
+                except LogdiffError:  # an engine of unknown state is no engine of the session any more
+                    self._session.close(side.engine)
 
     def _side(self, side: str) -> _Side:
         spec = self._session.spec(side)
         if spec.engine == "vllm" and spec.env.get(BUDGET) != "1":
             return _Side(side, f"budget-{side}")
+        if self._session.is_open(side):
+            try:
+                self._session.act(side, {"task": "realign", "ops": []})
+            except UnsupportedError:  # started before the session was made switchable
+                self._session.close(side)
         return _Side(side, side)
+
+    def unchanged(self, source: Path) -> list[str]:
+        """Sides whose log-probabilities have the same bits with everything replaced and with nothing replaced."""
+        from logdiff.case.sequences import read_sequences
+
+        found = []
+        for side in SIDES:
+            paths = [self._session.case.path / _output(source, name, side) for name in ("none", "all")]
+            if all(path.is_file() for path in paths):
+                none, everything = (read_sequences(path).columns["logprobs"].tobytes() for path in paths)
+                found += [side] if none == everything else []
+        return found
 
     def _ask(self, side: _Side, source: Path, ops: list[str], name: str) -> Outcome:
         session, spec = self._session, self._session.spec(side.name)
@@ -109,7 +130,7 @@ class Passes:
             task = {"task": "force", "input": str(source), "sampling": sampling, "batch": None}
             task |= {"order": "given", "experts": False}
         key = f"budget/{source.stem}/{name}/{side.name}"
-        output = f"{FOLDER}/{source.stem}-{name}-{side.name}.safetensors"
+        output = _output(source, name, side.name)
         if side.switched:
             if side.engine != side.name and session.is_open(side.name):
                 session.close(side.name)  # one engine of a side in memory at a time
@@ -117,6 +138,13 @@ class Passes:
             outcome = self._do(key, side.engine, switchable, {**task, "align": ops}, output, source)
             if outcome.path is not None:
                 self._switched = True
+                said = (outcome.data.get("aligned") or {}).get("ops")
+                if not isinstance(said, list) or set(said) != set(ops):
+                    raise EngineError(
+                        f"the {side.name} engine was to replace operators and does not say that it did",
+                        value=said,
+                        hint="is a logdiff_kernels of another version in that environment?",
+                    )
                 return outcome
             if "compiled" not in (outcome.reason or ""):
                 raise RefusedError(outcome.reason)
@@ -147,6 +175,10 @@ class Passes:
         if not path.is_file():
             self._session.case.write_json(name, overlay_document(ops, [side], "budget"))
         return str(path)
+
+
+def _output(source: Path, name: str, side: str) -> str:
+    return f"{FOLDER}/{source.stem}-{name}-{side}.safetensors"
 
 
 def subset_name(ops: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from logdiff.errors import CancelledError, LogdiffError
+from logdiff.errors import CancelledError, EngineError, LogdiffError
 from logdiff.live.layout import generated
 from logdiff.live.session import Session
 from logdiff.localize.budget import Pass, Share, Subset, smallest, split, within
@@ -250,6 +250,8 @@ class _Work:
         """Operators that either side has parts of, without those that a side can't replace."""
         try:
             self._pass(source, list(OPERATORS), "all")
+            for side in self._engines.unchanged(source):
+                raise EngineError(f"replacing every operator changed no bit of the {side} side", value=side)
             return self._present or [op for op in OPERATORS if "reduce" not in op]
         except RefusedError as refused:
             self._session.tell("budget", f"not every operator can be replaced: {refused}")

@@ -115,7 +115,7 @@ def reference(task):
 
 def switch(task, args, state):
     """Follow the task's `align`. Returns (facts of the switch, why not)."""
-    if "align" not in task:
+    if "align" not in task or args.get("mute"):
         return {}, None
     if args.get("compiled") and task["align"]:
         return {}, "a compiled engine can't be switched in place"
@@ -160,7 +160,8 @@ def do(task, request, state):
     if why:
         return fail("UnsupportedError", why, task["id"], False)
     ops = aligned["ops"] if aligned else state["ops"]
-    offset += sum(value for op, value in args.get("sources", {}).items() if op not in ops)
+    offset += sum(value for op, value in args.get("sources", {}).items() if op not in ops or args.get("still"))
+    offset += 1 if len(ops) > 5 and not args.get("still") else 0  # both sides, so no d
     if name in ("generate", "force", "rescore", "score"):
         arrays, metadata = read(task["input"])
         if name == "generate":
