@@ -62,6 +62,11 @@ class Board:
         known = {e.cause for e in self.excluded}
         self.excluded += [Excluded(name, by) for name in names if name not in known]
 
+    def rule_out(self, by: str, *names: str) -> None:
+        """As `exclude`, and take findings of these causes back: an experiment speaks against them."""
+        self.exclude(by, *names)
+        self.findings = [f for f in self.findings if f.cause not in names]
+
     @property
     def explained(self) -> float:
         """The largest share of the difference that a believed finding accounts for."""

@@ -206,6 +206,7 @@ _WORDS = {
 _SCALES = {
     "place": "position in the sequence",
     "position": "position in the response",
+    "distance": "distance to the end of the response",
     "step": "step",
     "length": "sequence length",
     "prompt length": "prompt length",
@@ -215,6 +216,7 @@ _SCALES = {
 def _scales(table: Table) -> Iterator[tuple[str, Ints]]:
     yield "place", table.place
     yield "position", table.position
+    yield "distance", table.response[table.row] - table.position
     if len(np.unique(table.step)) > 1:
         yield "step", table.step[table.row]
     if len(np.unique(table.prompt + table.response)) > 1:

@@ -263,11 +263,11 @@ def grid(values: Floats, low_bits: int) -> float:
     return float(np.count_nonzero(nonzero & (bits == 0)) / count)
 
 
-def within_half_step(table: Table, side: str, low_bits: int) -> float:
-    """Share of tokens that rounding this side's value to a grid explains: the other side's value rounds to it."""
+def within_step(table: Table, side: str, low_bits: int) -> float:
+    """Share of tokens whose d is at most one step of the grid, as rounding or cutting this side's value makes it."""
     ours, theirs = (table.rollout, table.train) if side == "rollout" else (table.train, table.rollout)
     step = np.spacing(np.abs(theirs).astype(np.float32)).astype(np.float64) * (1 << low_bits)
-    return float(np.mean(np.abs(ours - theirs) <= 0.51 * step))
+    return float(np.mean(np.abs(ours - theirs) <= 1.02 * step))
 
 
 def topk_facts(table: Table, side: str) -> dict[str, Any]:

@@ -698,7 +698,8 @@ def masked_observations(seed):
         mask[2:7] = 0
         v[2:7] = 0.0
         masks.append(mask)
-    return Case("masked_observations", _facts(w, seed), w.records(x, y, response_mask=masks), (OP, "undetermined"))
+    right = ("none",) if w.noise == "none" else (OP, "undetermined")
+    return Case("masked_observations", _facts(w, seed), w.records(x, y, response_mask=masks), right)
 
 
 @fault

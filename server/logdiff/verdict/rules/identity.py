@@ -98,7 +98,11 @@ def _positive(f: Features, board: Board) -> None:
         said = (evidence(f, f"{facts['positive']} log-probabilities of the {side} side are above 0", largest, 0.0),)
         if largest < 1e-4:
             continue  # the last bit of a sum of exponentials
-        if largest > 0.5 or float(np.mean(own > 0)) > 0.2:
+        share = float(np.mean(own > 0))
+        held = float(f.a[own > 0].sum() / f.a.sum()) if f.a.any() else 0.0
+        if share > 0.2 and largest > 0.5:
             board.add(Finding("logprob-not-normalised", 0.9, 1.0, said, side=side))
+        elif largest > 0.5:
+            board.add(Finding("logprob-not-normalised", 0.45, held, said, side=side))
         else:
-            board.add(Finding("head-dtype", 0.75, 1.0, said, side=side))
+            board.add(Finding("head-dtype", 0.6, max(held, 0.3), said, side=side))

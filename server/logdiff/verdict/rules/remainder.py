@@ -34,12 +34,14 @@ def triangle(f: Features, board: Board) -> None:
         if stale is None:
             board.add(Finding("decode-state", 0.9, 1.0, said, side="rollout"))
             board.add(Finding("kv-cache-corrupt", 0.75, 1.0, said, side="rollout"))
-        board.exclude("the rollout engine's own prefill agrees with the trainer", *(n for n in _BOTH if n not in names))
+        board.rule_out(
+            "the rollout engine's own prefill agrees with the trainer", *(n for n in _BOTH if n not in names)
+        )
     elif dr > 4 * max(dt, tiny) and rt > 4 * max(dt, tiny):
         board.add(Finding("rescore-wrong", 0.85, 1.0, said, side="rollout"))
         board.add(Finding("adapter-head-only", 0.4, 1.0, said, side="rollout"))
     elif rt > 4 * max(dr, tiny) and dt > 4 * max(dr, tiny):
-        board.exclude(
+        board.rule_out(
             "decode and prefill of the rollout engine agree",
             "decode-state",
             "kv-cache-corrupt",

@@ -259,9 +259,11 @@ def _temperature(
 
 def truncation(f: Features, board: Board) -> bool:
     """One side normalises over what top-p, top-k or min-p left: d has one sign and an edge."""
+    if any(g.cause == "logprob-rounded" and g.explains > 0.8 for g in board.findings):
+        return False  # values cut to a grid have one sign too
     one = values.one_sided(f.table)
     if one is None:
-        return False
+        return _lost_mass(f, board)
     top_p = f.number("top_p")
     bound = -math.log(top_p) if top_p is not None and 0 < top_p < 1 else None
     blur = one.noise
@@ -274,10 +276,10 @@ def truncation(f: Features, board: Board) -> bool:
     correlated = f.correlation > 0.9
     hard = one.hard > 0.3 and one.edge < 1.7
     if not correlated or not (near_bound or hard or band or (single and one.edge < 2.5)):
-        return False
+        return _lost_mass(f, board)
     side = "rollout" if one.sign < 0 else "train"
     if one.same_sign < 0.9:
-        return False
+        return _lost_mass(f, board)
     kept = math.exp(-one.edge)
     said: tuple[Evidence, ...] = (
         evidence(f, f"d is {'negative' if one.sign < 0 else 'positive'} and bounded: edge, nats", -one.edge * -one.sign,
@@ -290,6 +292,29 @@ def truncation(f: Features, board: Board) -> bool:
     belief = 0.6 + 0.2 * near_bound + 0.15 * (one.share > 0.3) + 0.1 * single + 0.1 * (one.hard > 0.4) + 0.1 * band
     board.add(Finding("truncation-renormalised", min(belief, 0.96), 1.0, said, side=side, component="sampling.top_p"))
     return True
+
+
+def _lost_mass(f: Features, board: Board) -> bool:
+    """Truncation below the noise of single tokens: mean exp(d) is the kept mass; rounding and weights leave it at 1."""
+    for side, own, other, sign in (
+        ("rollout", f.law["rollout"], f.law["train"], -1),
+        ("train", f.law["train"], f.law["rollout"], 1),
+    ):
+        if not (own.z < -8 and other.z > 8 and own.value < -0.01 and f.mean_abs < 0.3 and f.correlation > 0.97):
+            continue
+        if f.bias_ratio < 0.35 or f.bias.value * sign < 0:
+            continue
+        cut = (f.number("top_p") or 1) < 1 or 0 < (f.number("top_k") or -1) < 1e4
+        said = (
+            evidence(f, "mean of the other side's probability over this one's, the kept mass", 1 + own.value, 1.0),
+            evidence(
+                f, "its distance from 1 in standard errors; rounding and other weights leave it at 1", own.z, -8.0
+            ),
+        )
+        belief = 0.85 if cut else 0.68
+        board.add(Finding("truncation-renormalised", belief, 0.9, said, side=side, component="sampling.top_p"))
+        return True
+    return False
 
 
 def other_token(f: Features, board: Board) -> None:
@@ -348,7 +373,7 @@ def stored_width(f: Features, board: Board) -> None:
         for side, share in on.items():
             if share < 0.95:
                 continue
-            explained = values.within_half_step(table, side, bits)
+            explained = values.within_step(table, side, bits)
             said: tuple[Evidence, ...] = (
                 evidence(f, f"values of the {side} side that lie on the {name} grid: share", share, 0.95),
                 evidence(f, "tokens whose whole d that rounding explains: share", explained, 0.9),

@@ -61,7 +61,8 @@ def _response_mask(f: Features, board: Board) -> None:
     if factor is None or not clean(factor):
         return
     rival = max((g.contrast.r2 for g in f.places.found if g.name.startswith(("place", "step"))), default=0.0)
-    if factor.contrast.r2 > 1.4 * rival:
+    close = max((g.contrast.r2 for g in f.places.found if g.name.startswith(("distance", "last"))), default=0.0)
+    if factor.contrast.r2 > max(1.4 * rival, close):
         said = _said(f, factor)
         board.add(Finding("prompt-mask-wrong", 0.92, factor.contrast.share, said, side="train"))
 
@@ -137,7 +138,7 @@ def _edges(f: Features, board: Board) -> None:
         edge = np.zeros(table.tokens, dtype=bool)
         for j in range(1, parts):
             cut = np.ceil(total / parts) * j
-            edge |= np.abs(table.place - cut) <= 1
+            edge |= np.abs(table.place - cut) <= 2
         on = float(np.mean(edge[found.flags]))
         if on > 0.8 and float(np.mean(edge)) < 0.25 * on:
             said = (*level, evidence(f, f"they lie where sequences are cut in {parts} parts: share", on, 0.8))
@@ -240,6 +241,8 @@ def _window(f: Features, board: Board, factor: Factor, sizes: list[int]) -> None
     exact = factor.contrast.ratio > 30
     if not factor.sharp and not exact and factor.contrast.ratio < 6:
         return
+    if not _jumps(f, at):
+        return  # grows from near 0 on, as a wrong rotation does
     inside, samples = turns_inside(f.table, f.places.u, at)
     if samples < 3 or inside < 0.6:
         return  # samples differ, not the places inside them
@@ -248,6 +251,15 @@ def _window(f: Features, board: Board, factor: Factor, sizes: list[int]) -> None
     board.add(Finding(lead, belief, share, said))
     board.add(Finding("chunk-or-block-size", 0.3, share, said))
     board.add(Finding(other, 0.3, share, said))
+
+
+def _jumps(f: Features, at: int) -> bool:
+    """Whether abs d steps up within a few places of the onset."""
+    place, reach = f.table.place, max(4, at // 3)
+    before, after = (place >= at - reach) & (place < at), (place >= at) & (place < at + reach)
+    if min(np.count_nonzero(before), np.count_nonzero(after)) < 10:
+        return True
+    return bool(f.a[after].mean() > 4 * f.a[before].mean())
 
 
 def _grows(f: Features, at: int) -> float | None:
@@ -268,6 +280,12 @@ def _tail(f: Features, board: Board) -> None:
     factor = f.places.get("tail at the length limit")
     if factor is not None and clean(factor):
         board.add(Finding("sequence-tail", 0.75, factor.contrast.share, _said(f, factor), side="rollout"))
+        return
+    factor = f.places.get("distance early")
+    if factor is None or factor.at is None or not 2 < factor.at <= 17 or not factor.sharp:
+        return
+    if factor.contrast.ratio > 8 and factor.contrast.share > 0.6:
+        board.add(Finding("sequence-tail", 0.62, factor.contrast.share, _said(f, factor), side="rollout"))
 
 
 def _head(f: Features, board: Board) -> None:
@@ -296,6 +314,8 @@ def _sequences(f: Features, board: Board) -> None:
     if any(g.name.startswith(("step", "rank", "older", "shares", "prefix")) and clean(g) for g in f.places.found):
         return
     group = split.bad[f.table.row]
+    if float(np.median(f.a[group])) < 3 * float(np.median(f.a[~group])):
+        return  # a few tokens make the mean, not the sample
     explains = float(f.a[group].sum() / f.a.sum())
     level = float(f.a[group].mean())
     said: tuple[Evidence, ...] = (
