@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import torch
@@ -70,23 +71,31 @@ def name_of(module: Any) -> str:
 
 
 def norm_facts(module: Any, given: torch.Tensor, left: torch.Tensor) -> dict[str, Any]:
-    """`eps`, `offset` (added to the weight: what fits the rows better), `weight`, `mean` (whether it is subtracted)."""
+    """`eps`, `weight`, `bias`; `offset` (added to the weight) and `mean` (whether it is subtracted): what fits the rows
+    best, since code says it and no attribute does."""
     eps = next((getattr(module, key) for key in ("variance_epsilon", "eps", "epsilon") if hasattr(module, key)), None)
-    weight = getattr(module, "weight", None)
-    centred = "layernorm" in type(module).__name__.lower() and getattr(module, "bias", None) is not None
+    weight, bias = (getattr(module, key, None) for key in ("weight", "bias"))
     facts = {
         "class": name_of(module),
         "eps": None if eps is None else float(eps),
         "offset": 0.0,
         "weight": weight is not None,
-        "mean": centred or isinstance(module, torch.nn.LayerNorm),
+        "bias": bias is not None,
+        "mean": isinstance(module, torch.nn.LayerNorm),
     }
-    if weight is not None and weight.ndim == 1 and weight.numel() and not facts["mean"]:
-        x, y = (t[:4].float().reshape(-1, weight.numel()) for t in (given, left))
-        normed = x / (x.square().mean(-1, keepdim=True) + float(eps or 0.0)).sqrt()
-        w = weight.detach().float().to(x.device)
-        away = [float((y - normed * (w + offset)).square().sum()) for offset in (0.0, 1.0)]
-        facts["offset"] = float(away[1] < away[0])
+    size = given.shape[1] if weight is None else weight.shape[-1]
+    if not len(given) or given.shape != left.shape or given.shape[1] % size:
+        return facts
+    x, y = (t[-4:].float().reshape(len(t[-4:]), -1, size) for t in (given, left))
+    w = torch.ones(size) if weight is None else weight.detach().float()
+    w = (w if w.ndim == 1 or w.numel() == given.shape[1] else torch.ones(size)).to(x.device)
+    shift = 0.0 if bias is None else bias.detach().float().to(x.device)
+    away = {}
+    for mean, offset in product((False, True), (0.0, 1.0) if weight is not None else (0.0,)):
+        centred = x - x.mean(-1, keepdim=True) if mean else x
+        normed = centred / (centred.square().mean(-1, keepdim=True) + float(eps or 0.0)).sqrt()
+        away[mean, offset] = float((y - normed * (w + offset) - shift).square().sum())
+    facts["mean"], facts["offset"] = min(away, key=lambda key: away[key])
     return facts
 
 

@@ -53,6 +53,8 @@ class Watch:
         self._kinds = kinds.kinds_of(model)
         self._modules = dict(model.named_modules())
         self._layers = dict(decoder_layers(model, self._kinds))
+        rotary = [self._modules[name] for name, kind in self._kinds.items() if kind == "rope"]
+        self._rotary = {2 * int(b.numel()) for m in rotary for k, b in m.named_buffers() if k.endswith("inv_freq")}
         self._blocks = expert_blocks(self._kinds)
         self._attention = [self._modules[name] for name, kind in self._kinds.items() if kind == "attention"]
         self._functions = Functions(
@@ -203,8 +205,9 @@ class Watch:
             return
         width = size
         table = next((named[key] for key in ("cos", "freqs_cis") if isinstance(named.get(key), torch.Tensor)), None)
-        if table is not None:
-            width = min(size, int(table.shape[-1]) * (2 if table.is_complex() or 2 * table.shape[-1] == size else 1))
+        if table is not None:  # of every rotated feature, of every pair of them, or complex
+            tabled = int(table.shape[-1])
+            width = min(size, tabled if tabled in self._rotary and not table.is_complex() else 2 * tabled)
         facts = {"size": size, "rotary_dim": width, "layout": rotation_layout(given[0], left[0], size, width)}
         self._calls.append(Call("rotation", "", None, given, left, facts))
 
