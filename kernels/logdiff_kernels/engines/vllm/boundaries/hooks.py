@@ -135,7 +135,8 @@ class ModelHooks:
 
     def _watch_experts(self, name: str, runner: Any) -> None:
         """The two parts of a mixture of experts that are methods and no modules: choice and routed experts."""
-        router, experts = runner.router, runner.routed_experts
+        router: Any = getattr(runner, "router", None)
+        experts: Any = getattr(runner, "routed_experts", None)
         chosen: list[tuple[torch.Tensor, torch.Tensor]] = []
 
         def routing(*arguments: Any, **named: Any) -> Any:

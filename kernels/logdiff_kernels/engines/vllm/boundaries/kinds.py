@@ -5,7 +5,12 @@ Classes that another platform puts in the place of vLLM's (out-of-tree registrat
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
 from typing import Any
+
+import torch
 
 _LAYERS = "vllm.model_executor.layers"
 
@@ -13,7 +18,6 @@ _LAYERS = "vllm.model_executor.layers"
 def kind_of(module: Any) -> str | None:
     """linear, norm, rope, attention, activation, embedding, moe; None for what is no operator of its own."""
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-    from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
     from vllm.model_executor.layers.linear import LinearBase
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
@@ -21,7 +25,7 @@ def kind_of(module: Any) -> str | None:
         return None  # its weight is read by the logits processor; it is never called
     for kind, classes in (
         ("attention", AttentionLayerBase),
-        ("moe", MoERunner),
+        ("moe", moe_class()),
         ("linear", LinearBase),
         ("embedding", VocabParallelEmbedding),
     ):
@@ -35,6 +39,18 @@ def kind_of(module: Any) -> str | None:
     if "norm" in type(module).__name__.lower() and _is_vector_scale(module):
         return "norm"
     return None
+
+
+@functools.cache
+def moe_class() -> type:
+    """The module that runs a mixture of experts: vLLM's runner, in versions where that is one, else the layer."""
+    found = (("fused_moe.runner.moe_runner", "MoERunner"), ("fused_moe.layer", "FusedMoE"))
+    for home, name in found:
+        with contextlib.suppress(ImportError):
+            kind = getattr(importlib.import_module(f"{_LAYERS}.{home}"), name, None)
+            if isinstance(kind, type) and issubclass(kind, torch.nn.Module):
+                return kind
+    return type(None)
 
 
 def _is_vector_scale(module: Any) -> bool:
@@ -123,7 +139,7 @@ def _quantised(module: Any) -> str | None:
 
 def router_facts(runner: Any) -> dict[str, Any]:
     """`top_k`, `renormalize`, `scoring`, `groups`, `topk_group`, `scaling`, `correction_bias` of a router."""
-    router = runner.router
+    router = getattr(runner, "router", runner)
     bias = getattr(router, "e_score_correction_bias", None)
     return {
         "class": f"{type(router).__module__}.{type(router).__qualname__}",
@@ -140,7 +156,7 @@ def router_facts(runner: Any) -> dict[str, Any]:
 
 def experts_facts(runner: Any) -> dict[str, Any]:
     """`activation`, `alpha`, `beta`, `limit`, `bias` of the routed experts, and the `scaling` of their sum."""
-    experts = runner.routed_experts
+    experts = getattr(runner, "routed_experts", runner)
     activation = getattr(experts, "activation", None)
     numbers = {name: getattr(experts, f"swiglu_{name}", None) for name in ("alpha", "beta", "limit")}
     return {

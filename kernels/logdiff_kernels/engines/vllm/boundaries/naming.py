@@ -15,7 +15,7 @@ import torch
 
 from logdiff_kernels.engines.vllm.boundaries.calls import WHOLE, Call, Found, Shard, same
 from logdiff_kernels.engines.vllm.boundaries.kinds import experts_facts, facts_of, router_facts
-from logdiff_kernels.engines.vllm.linear_parts import row_parts
+from logdiff_kernels.engines.vllm.boundaries.shards import input_shard, output_shard, split_parts
 from logdiff_kernels.observe.boundaries import names
 
 _LATENT = {
@@ -76,8 +76,8 @@ class _Layer:
         self.shared = {
             id(module)
             for call in calls
-            if call.kind == "moe" and call.module.shared_experts is not None
-            for module in call.module.shared_experts.modules()
+            if call.kind == "moe" and _shared(call.module) is not None
+            for module in _shared(call.module).modules()
         }
 
     def add(
@@ -129,9 +129,9 @@ class _Layer:
             for part, (_, values, shard) in zip(("q_a", "kv_a"), split_parts(call), strict=False):
                 self.add(part, call, values, call.given, shard)
         elif self.latent and leaf in _LATENT:
-            self.add(_LATENT[leaf], call, call.left[0], call.given, _shard(call))
+            self.add(_LATENT[leaf], call, call.left[0], call.given, output_shard(call))
         elif self.inside(call) and (role := self._role(call)) is not None:
-            self.add(role, call, call.left[0], call.given, _shard(call))
+            self.add(role, call, call.left[0], call.given, output_shard(call))
 
     def _role(self, call: Call) -> str | None:
         """Which argument of attention a projection of its own becomes, by following its rows."""
@@ -195,7 +195,7 @@ class _Layer:
                 one.every = True
 
     def _row(self, part: str, call: Call) -> None:
-        self.add(part, call, call.left[0], call.given, _shard(call), [_input_shard(call)])
+        self.add(part, call, call.left[0], call.given, output_shard(call), [input_shard(call)])
 
     # feed-forward
 
@@ -239,16 +239,22 @@ class _Layer:
                 self.add("router_logits", call, logits, [], facts={"class": facts["class"]})
             self.add("expert_ids", call, call.left[1], [logits], facts=facts)
             self.add("expert_weights", call, call.left[0], [logits], facts=facts)
-        reduced = int(runner.module.moe_config.tp_size) * int(runner.module.moe_config.ep_size) > 1
+        gate = getattr(runner.module, "gate", None)
+        for _, call in self.of_kind("linear"):  # where the choice of experts was not seen
+            if call.module is gate or any(same(call.left[0], given) for given in runner.given[1:]):
+                self.add("router_logits", call, call.left[0], call.given)
+        ranks = getattr(runner.module, "moe_config", None)
+        several = ranks is not None and int(ranks.tp_size) * int(ranks.ep_size) > 1
         for _, call in self.of_kind("experts"):
-            shard = Shard("sum") if reduced and not runner.module._fused_output_is_reduced else WHOLE
+            partial = several and not getattr(runner.module, "_fused_output_is_reduced", False)
+            shard = Shard("sum") if partial else WHOLE
             self.add("experts_out", call, call.left[0], call.given, shard, facts=experts_facts(runner.module))
-        if self.part("experts_out") is None and runner.module.shared_experts is None:  # the layer is one operator
+        if self.part("experts_out") is None and _shared(runner.module) is None:  # the layer is one operator
             chosen = [f.values for p in ("expert_weights", "expert_ids") if (f := self.part(p)) is not None]
             given = [*runner.given[:1], *chosen]
             self.add("experts_out", runner, runner.left[0], given, facts=experts_facts(runner.module))
         terms = [f for p in ("experts_out", "shared_out", "shared_scale") if (f := self.part(p)) is not None]
-        own = {"scaling": experts_facts(runner.module)["scaling"], "shared": runner.module.shared_experts is not None}
+        own = {"scaling": experts_facts(runner.module)["scaling"], "shared": _shared(runner.module) is not None}
         self.add("moe_out", runner, runner.left[0], [f.values for f in terms], WHOLE, [f.shard for f in terms], own)
 
     # norms of the hidden state
@@ -317,30 +323,6 @@ def _norm_of(name: str, total: str | None, call: Call) -> list[Found]:
     ]
 
 
-def split_parts(call: Call) -> list[tuple[str | int | None, torch.Tensor, Shard]]:
-    """(shard, rows, which features they are) of a fused projection's parts."""
-    try:
-        parts = list(row_parts(call.module))
-    except ValueError:
-        return [(None, call.left[0], WHOLE)]
-    if bool(getattr(call.module, "gather_output", False)) or sum(part.count for part in parts) != call.left[0].shape[1]:
-        return [(None, call.left[0], WHOLE)] if len(parts) == 1 else _gathered(call, parts)
-    return [
-        (part.shard, call.left[0][:, part.local : part.local + part.count].contiguous(), _columns(part))
-        for part in parts
-    ]
-
-
-def _gathered(call: Call, parts: Sequence[Any]) -> list[tuple[str | int | None, torch.Tensor, Shard]]:
-    rows = call.left[0]
-    if sum(part.total for part in parts) != rows.shape[1]:
-        return [(None, rows, WHOLE)]
-    return [
-        (p.shard, rows[:, p.fused_start : p.fused_start + p.total].contiguous(), WHOLE)
-        for p in parts
-    ]  # fmt: skip
-
-
 def _feeding(call: Call, linears: Sequence[Call], home: str) -> Call | None:
     """The linear layer whose rows an activation received; one beside it of that width if something lies between."""
     if not call.given:
@@ -357,34 +339,6 @@ def _halves(call: Call) -> list[torch.Tensor]:
     return call.given
 
 
-def _columns(part: Any) -> Shard:
-    return WHOLE if part.count == part.total else Shard("columns", part.start, part.total)
-
-
-def _shard(call: Call) -> Shard:
-    """How the output of a linear layer that is not fused lies over ranks."""
-    from vllm.model_executor.layers.linear import ColumnParallelLinear, RowParallelLinear
-
-    module = call.module
-    if int(getattr(module, "tp_size", 1)) == 1:
-        return WHOLE
-    if isinstance(module, RowParallelLinear):
-        return WHOLE if module.reduce_results else Shard("sum")
-    if isinstance(module, ColumnParallelLinear) and not module.gather_output:
-        return _columns(next(iter(row_parts(module))))
-    return WHOLE
-
-
-def _input_shard(call: Call) -> Shard:
-    from vllm.model_executor.layers.linear import RowParallelLinear
-
-    module = call.module
-    if not isinstance(module, RowParallelLinear) or int(module.tp_size) == 1 or not call.given:
-        return WHOLE
-    width = call.given[0].shape[1]
-    return Shard("columns", int(module.tp_rank) * width, int(module.input_size))
-
-
 def _block(calls: Sequence[Call], attention: Call | None) -> str:
     """Path of the block that attention lies in: the longest one that it shares with a linear layer around it."""
     if attention is None:
@@ -397,6 +351,10 @@ def _block(calls: Sequence[Call], attention: Call | None) -> str:
             shared += 1
         best = max(best, shared)
     return ".".join(own[:best])
+
+
+def _shared(runner: Any) -> Any:
+    return getattr(runner, "shared_experts", None)
 
 
 def _leaf(call: Call) -> str:

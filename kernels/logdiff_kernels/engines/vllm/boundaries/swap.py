@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from logdiff_kernels.engines.vllm.boundaries.calls import Call
-from logdiff_kernels.engines.vllm.boundaries.naming import split_parts
+from logdiff_kernels.engines.vllm.boundaries.shards import split_parts
 from logdiff_kernels.errors import InputError, UnsupportedError
 from logdiff_kernels.observe.boundaries import names
 from logdiff_kernels.observe.boundaries.files import BoundaryFile, Entry, Header, given, write
