@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults import peers
+from tests.faults import check, peers
 from tests.faults.fault import Fault, Made
 from tests.faults.judge import judge
 from tests.faults.summary import calibration, plot, summarise, text
@@ -136,6 +136,14 @@ def test_the_peers_answer_yes_or_no_on_faults_and_controls() -> None:
     assert table["nemo-rl"]["faults"] == {"called": 0, "of": 19}
     assert peers.flags({"rollout_probs_diff_mean": "nan"}) == {"verl": True, "nemo-rl": None}
     assert peers.flags(None) == {"verl": None, "nemo-rl": None}
+
+
+@pytest.mark.parametrize(("after", "there"), [(0.29, False), (0.31, True)])
+def test_a_live_fault_is_there_from_three_times_its_stock_difference(after: float, there: bool) -> None:
+    stock, faulty = ({"measure": {"mean_abs": value}, "failed_gates": []} for value in (0.1, after))
+    assert check.verdict(_fault(), stock, faulty)["there"] is there
+    assert check.verdict(_fault(above=0.0), stock, faulty)["there"] is None
+    assert check.verdict(_fault(), stock, {"error": "EngineError: no"})["there"] is False
 
 
 def test_a_summary_is_text_and_a_picture(tmp_path: Path) -> None:
