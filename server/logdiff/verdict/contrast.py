@@ -60,7 +60,8 @@ def ranks(a: Floats, x: Floats) -> Floats:
     """[T] rank of a among tokens of like x, 0 to 1, equal values sharing their mean rank."""
     n = len(a)
     strata = max(1, min(STRATA, n // 40))
-    order = np.argsort(x, kind="stable")
+    shuffled = np.random.default_rng(0).permutation(n)  # equal values must not keep the order of samples
+    order = shuffled[np.argsort(x[shuffled], kind="stable")]
     stratum = np.empty(n, dtype=np.int64)
     stratum[order] = np.arange(n) * strata // max(n, 1)
     out = np.empty(n)

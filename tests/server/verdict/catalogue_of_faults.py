@@ -80,8 +80,8 @@ def _temperature(seed: int, name: str, x_t: float, y_t: float, cause: tuple[str,
 
 @fault
 def temperature_missing_train(seed):
-    return _temperature(seed, "temperature_missing_train", 1, 0,
-                        ("temperature-missing-train", "temperature-differs"), "processed_logprobs", "train")  # fmt: skip
+    causes = ("temperature-missing-train", "temperature-differs")
+    return _temperature(seed, "temperature_missing_train", 1, 0, causes, "processed_logprobs", "train")
 
 
 @fault
@@ -310,7 +310,8 @@ def window_off_by_one(seed):
     meta = _facts(w, seed)
     if seed % 2 == 0:
         meta["sliding_window"] = window
-    return Case("window_off_by_one", meta, w.records(w.lp(w.logits("rollout")), y), (FC,) if seed % 2 == 0 else (FC, FI),
+    classes = (FC,) if seed % 2 == 0 else (FC, FI)
+    return Case("window_off_by_one", meta, w.records(w.lp(w.logits("rollout")), y), classes,
                 ("window-off-by-one", "window-ignored"), honest=w.noise == "bf16")  # fmt: skip
 
 
@@ -381,7 +382,8 @@ def decode_state(seed):
     w = redrawn(w, How(visible=seen))
     good = How()
     more = {"rescore_logprobs": w.lp(w.logits("rescore", good))} if seed % 2 else {}
-    return Case("decode_state", _facts(w, seed), w.records(w.lp(w.logits("rollout")), w.lp(w.logits("train", good)), **more),
+    x, y = w.lp(w.logits("rollout")), w.lp(w.logits("train", good))
+    return Case("decode_state", _facts(w, seed), w.records(x, y, **more),
                 (FI,), ("decode-state", "kv-cache-corrupt"), "rollout", honest=not seed % 2)  # fmt: skip
 
 
@@ -561,8 +563,9 @@ def stale_prefix_cache(seed):
         now = replace(now, responses=responses, rollout=stale)
         return now.lp(now.logits("rollout")), now.lp(now.logits("train", How())), now, {}
 
-    return _steps(seed, change, "stale_prefix_cache", (WT,), ("kv-cache-stale",), steps=1 + 2 * (seed % 2), side="rollout",
-                  honest=True)  # fmt: skip
+    steps = 1 + 2 * (seed % 2)
+    causes = ("kv-cache-stale",)
+    return _steps(seed, change, "stale_prefix_cache", (WT,), causes, steps=steps, side="rollout", honest=True)
 
 
 # routing
@@ -653,8 +656,8 @@ def batch_variance(seed):
     y = [a if i % 3 else b for i, (a, b) in enumerate(zip(y, x, strict=True))]
     rank = [0 if i % 3 else 1 for i in range(len(x))]
     more = {"rank": rank} if seed % 2 else {}
-    return Case("batch_variance", _facts(w, seed), w.records(x, y, **more), (OP,), ("batch-variance", "operator-rounding"),
-                honest=True)  # fmt: skip
+    causes = ("batch-variance", "operator-rounding")
+    return Case("batch_variance", _facts(w, seed), w.records(x, y, **more), (OP,), causes, honest=True)
 
 
 @fault
