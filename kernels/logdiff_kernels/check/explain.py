@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from logdiff_kernels.check.given import SINGLE, roundoff
 from logdiff_kernels.check.judgement import RMS_BOUND, rms
 from logdiff_kernels.check.regression import Fit, regress
 from logdiff_kernels.check.variants import NAMED, Scene, Variant, generic
@@ -24,10 +25,14 @@ KEPT = 6
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A hypothesis with its fit. `left_over`: rms(out - variant) / rms(ref)."""
+    """A hypothesis with its fit.
+
+    `rest`: what it leaves over, in units of rounding. `left_over`: rms(out - variant) / rms(ref).
+    """
 
     variant: Variant
     fit: Fit
+    rest: float
     left_over: float
     fits: bool
 
@@ -54,8 +59,8 @@ def explain(scene: Scene, allowance: float = 1.0, groups: torch.Tensor | None = 
     """
     named = list(NAMED[scene.kind](scene)) if scene.kind in NAMED else []
     tried = [found for v in (*named, *generic(scene)) if (found := _try(scene, v, allowance, groups)) is not None]
-    best = min((t.fit.rest for t in tried), default=math.inf)
-    tried.sort(key=lambda t: (not t.fits, t.variant.rank if t.fits else 0, _step(t.fit.rest, best), t.fit.rest))
+    best = min((t.rest for t in tried), default=math.inf)
+    tried.sort(key=lambda t: (not t.fits, t.variant.rank if t.fits else 0, _step(t.rest, best), t.rest))
     return _distinct(tried)[:KEPT]
 
 
@@ -82,22 +87,21 @@ def _try(scene: Scene, variant: Variant, allowance: float, groups: torch.Tensor 
     fit = regress(measured, (predicted - scene.ref) / scene.tolerance, groups)
     if fit.size == 0.0:
         return None
+    rest = _rest(scene, predicted)
     left = rms(scene.out - predicted) / max(rms(scene.ref), 1e-300)
     if scene.subtle:
         near = abs(fit.beta - 1) <= min(0.25, max(0.05, 3 * abs(fit.beta / fit.z) if fit.z else 0.25))
         fits = near and fit.z >= CERTAIN and fit.rest <= fit.before
     else:
-        fits = _at_rounding(scene, predicted, allowance) and fit.explained > 0.5
-    return Tried(variant, fit, left, fits)
+        fits = rest <= 1.5 * allowance * RMS_BOUND and fit.explained > 0.5
+    return Tried(variant, fit, rest, left, fits)
 
 
-def _at_rounding(scene: Scene, predicted: torch.Tensor, allowance: float) -> bool:
-    """Whether what is left over is rounding of the prediction (of which the tolerance may be another one)."""
-    grown = scene.tolerance * (predicted.abs() / scene.ref.abs().clamp(min=1e-300)).clamp(1.0, 4.0)
-    rest = ((scene.out - predicted) / grown).square().mean(-1) / scene.judged
-    if not bool(rest.isfinite().all()):
-        return False
-    return float(rest.mean().sqrt()) <= 1.5 * allowance * RMS_BOUND
+def _rest(scene: Scene, predicted: torch.Tensor) -> float:
+    """Rms of what a prediction leaves over, in units of its own rounding."""
+    u = SINGLE if scene.kind == "logprob" else roundoff(scene.dtype)
+    own = (scene.tolerance.square() + (1.5 * u * predicted).square()).sqrt()
+    return rms((scene.out - predicted) / own) / math.sqrt(scene.judged)
 
 
 def _step(rest: float, best: float) -> int:

@@ -2,7 +2,7 @@
 
 The measure is the error in units of the rounding that the formula allows per element (`kinds.tolerance`). One rounding
 to nearest has a root mean square of about 0.4 of its unit roundoff and never more than 1; the coarsest honest path
-sums a few of them, so that over all elements the measure stays near 1. The bounds leave a factor of two to that.
+sums a few of them, so that over all elements the measure stays near 1. The bounds leave some room to that.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-RMS_BOUND = 2.0
+RMS_BOUND = 1.5
 """Over all elements."""
 
-PEAK_BOUND = 8.0
+PEAK_BOUND = 6.0
 """Over single elements: several roundings of one sign."""
 
 

@@ -37,6 +37,12 @@ KINDS: dict[str, Kind] = {
 }
 
 
+FLOOR = 0.02
+"""Part of a row's size that counts for its smallest elements: what is zero by cancellation was rounded too."""
+
+_ROWS = ("linear", "norm", "rope", "activation", "add", "attention", "experts", "lm_head")
+
+
 def tolerance(kind: str, given: Given, p: Parameters, ref: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Rounding error per element that an honest implementation in `dtype` may show (about one to two sigma).
 
@@ -49,5 +55,7 @@ def tolerance(kind: str, given: Given, p: Parameters, ref: torch.Tensor, dtype: 
     """
     info = torch.finfo(dtype)
     smallest = float(info.smallest_normal) * float(info.eps)
-    spread = KINDS[kind].spread(given, p, ref, float(info.eps) / 2)
-    return (spread.square() + smallest * smallest).sqrt()
+    u = float(info.eps) / 2
+    spread = KINDS[kind].spread(given, p, ref, u)
+    floor = (FLOOR * u) ** 2 * ref.square().mean(-1, keepdim=True) if kind in _ROWS else 0.0
+    return (spread.square() + smallest * smallest + floor).sqrt()

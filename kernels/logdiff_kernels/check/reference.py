@@ -82,6 +82,7 @@ def reference(
             entry = captured.entries[name]
             inputs = expected(name, entry.inputs, captured)
             operators[name] = recognise(clean, name, inputs, entry.where, entry.facts)
+    operators["logprob"] = Operator("logprob", "logprob", ("logits",), {})
     facts = _facts(clean, operators, sampling, args or {})
     return Model(operators, getattr(torch, loaded.dtype), facts)
 

@@ -26,11 +26,12 @@ def attention(scene: Scene) -> Iterator[Variant]:
             yield changed("sinks-rolled", "sinks-dropped", "gives heads each other's sinks", shown={},
                           sinks=p["sinks"].roll(1))  # fmt: skip
     yield from _scales(scene)
-    if scene.subtle:
-        return
     if not cap:
         for value in (30.0, 50.0):
-            yield changed("softcap-added", None, f"applies a soft cap of {value:g} to scores", softcap=value)
+            yield changed("softcap-added", None, f"applies a soft cap of {value:g} to scores", softcap=value,
+                          subtle=True)  # fmt: skip
+    if scene.subtle:
+        return
     if kv_heads != heads:
         yield changed("kv-heads-strided", "kv-heads-permuted", "pairs query head i with key head i mod groups",
                       kv_map=[h % kv_heads for h in range(heads)], shown={})  # fmt: skip
