@@ -33,7 +33,14 @@ class Hit:
 
 
 _NO_NUMBERS = frozenset(
-    ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "RAY_DEDUP_LOGS", "TOKENIZERS_PARALLELISM")
+    (
+        "CUDA_VISIBLE_DEVICES",
+        "ASCEND_RT_VISIBLE_DEVICES",
+        "RAY_DEDUP_LOGS",
+        "TOKENIZERS_PARALLELISM",
+        "HCCL_CONNECT_TIMEOUT",
+        "HCCL_EXEC_TIMEOUT",
+    )
 )
 """Known names that may stay in the submitting shell: Ray gives its workers their devices, the others change no bit."""
 
@@ -99,7 +106,9 @@ def unknown_option(table: Table, rule: Rule) -> Iterator[Hit]:
         if found is None:
             continue
         seen.add(setting.raw_key)
-        written = f"--{found.nearest.replace('_', '-')}" if found.nearest else ""
+        prefix = _VLLM_ARGS if setting.framework == "verl" else "--vllm-" if setting.framework == "slime" else "--"
+        nearest = found.nearest or ""
+        written = prefix + (nearest if prefix == _VLLM_ARGS else nearest.replace("_", "-"))
         words = f"No option of vLLM {' or '.join(found.releases)} has this name."
         fix = f"Write {written}." if found.nearest else rule.fix
         severity = rule.severity if found.sure else "warning" if found.nearest else "info"

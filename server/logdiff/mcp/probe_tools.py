@@ -45,7 +45,7 @@ def add_probe_tools(server: MCPServer, state: State) -> None:
         rounding of fp64 (A), do providers agree bit by bit (P)? Gives the smallest failing shape; every check has a
         planted fault as its control, without which it says not proven."""
         with clear_errors():
-            folder = str(state.workspace.path(case, "case")) if case else ""
+            folder = str(state.workspace.path(case, "case", exists=False)) if case else ""
             arguments = {
                 "ops": ops, "providers": providers, "relations": relations, "device": device, "dtype": dtype,
                 "model": _model(state, model), "seed": seed, "max_seconds": max_seconds, "case": folder or None,

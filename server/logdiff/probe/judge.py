@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from logdiff.audit.words import counted
+
 HOLDS, FAILS, UNPROVEN = "holds", "fails", "not proven"
 
 
@@ -82,7 +84,9 @@ def summary(data: dict[str, Any]) -> str:
     operators = list(dict.fromkeys(f"{entry['op']} ({entry['provider']})" for entry in failing))
     reasons = Counter(_kind(why(entry)) for entry in entries if state(entry) == UNPROVEN)
     told = ", ".join(f"{reason}: {count}" if len(reasons) > 1 else reason for reason, count in reasons.most_common(3))
-    text = f"{len(entries)} checks: {counts[HOLDS]} hold, {counts[FAILS]} fail, {counts[UNPROVEN]} not proven"
+    text = (
+        f"{counted(len(entries), 'check')}: {counts[HOLDS]} hold, {counts[FAILS]} fail, {counts[UNPROVEN]} not proven"
+    )
     text += f" ({told})." if told else "."
     if operators:
         more = f" and {len(operators) - 6} more" if len(operators) > 6 else ""

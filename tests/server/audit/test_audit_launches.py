@@ -96,3 +96,19 @@ def test_a_setting_given_twice_on_one_line_names_its_place_once(tmp_path: Path) 
     assert one.where.endswith("run.sh:1")
     assert "," not in one.where
     assert one.side == "rollout"
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("vllm serve m --max-model-length 8\n", "--max-model-len"),
+        (
+            RUN.format("1 +actor_rollout_ref.rollout.engine_kwargs.vllm.max_model_length=8"),
+            "actor_rollout_ref.rollout.engine_kwargs.vllm.max_model_len",
+        ),
+        ("python3 train.py --hf-checkpoint m --vllm-max-model-length 8\n", "--vllm-max-model-len"),
+    ],
+)
+def test_the_nearest_option_is_written_as_the_launch_writes_it(tmp_path: Path, text: str, fix: str) -> None:
+    (one,) = [f for f in _audit(tmp_path, text).findings if f.rule == "unknown-engine-option"]
+    assert one.fix == f"Write {fix}."

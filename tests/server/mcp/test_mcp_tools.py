@@ -403,3 +403,14 @@ async def test_a_recorded_profile_is_read_alone(root: Path, fake_server: Callabl
     assert result.is_error
     assert "nothing is run for it (value: toggles)" in text_of(result)
     assert fake_jobs.records() == []
+
+
+async def test_probes_make_the_case_that_they_are_given(
+    root: Path, fake_server: Callable[..., Any], fake_jobs: Any, worker: Worker
+) -> None:
+    worker.fails(type="InputError", message="stop here")
+    async with Client(fake_server()) as client:
+        result = await client.call_tool("probe_run", {"ops": ["linear"], "case": "runs/new"})
+    assert "stop here" in text_of(result)
+    (job,) = fake_jobs.records()
+    assert job.case == str(root / "runs" / "new")
