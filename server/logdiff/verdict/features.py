@@ -14,7 +14,8 @@ from logdiff.case.batch import PairMeta
 from logdiff.measure import Measurement
 from logdiff.measure.gates import Gate
 from logdiff.verdict import values
-from logdiff.verdict.places import Outliers, Places, Split, outliers, places, split_samples
+from logdiff.verdict.outliers import Outliers, outliers
+from logdiff.verdict.places import Places, Split, places, split_samples
 from logdiff.verdict.table import Table
 
 Floats = npt.NDArray[np.float64]

@@ -13,7 +13,7 @@ from logdiff.verdict.features import Features
 from logdiff.verdict.findings import Board, Finding, evidence
 from logdiff.verdict.places import summary
 from logdiff.verdict.records import Candidate, Diagnosis, Evidence, Verdict
-from logdiff.verdict.rules import experts, facts, identity, remainder, semantics, structure, time
+from logdiff.verdict.rules import experts, facts, identity, recorded, remainder, semantics, structure, time
 from logdiff.verdict.table import Collector, Table
 
 if TYPE_CHECKING:
@@ -148,8 +148,8 @@ def _scaled(finding: Finding, weight: float) -> Finding:
 
 def _rules(f: Features, board: Board, known: Board) -> None:
     semantics.constant(f, board)
-    semantics.stored_width(f, board)
-    semantics.other_token(f, board)
+    recorded.stored_width(f, board)
+    recorded.other_token(f, board)
     if not (semantics.temperature(f, board) or semantics.truncation(f, board)) and board.explained < 0.8:
         structure.structure(f, board)
         time.steps(f, board)

@@ -114,6 +114,22 @@ def _common_differences(left: TopK, right: TopK) -> tuple[Floats, Floats, npt.ND
     return first[where], second[where], where[0].astype(np.int64)
 
 
+def same_order(table: Table) -> tuple[float, float, int] | None:
+    """Do top-k lists keep their order while their distances change?
+
+    Returns the share of pairs of ids, apart on the left by more than 0.3 nats, that stand in the same order on the
+    right; the median change of their distance, nats; and their number. None without lists of both sides.
+    """
+    if "rollout" not in table.topk or "train" not in table.topk:
+        return None
+    first, second, _ = _common_differences(table.topk["rollout"], table.topk["train"])
+    usable = np.abs(first) > 0.3
+    if np.count_nonzero(usable) < FEW:
+        return None
+    first, second = first[usable], second[usable]
+    return float(np.mean(first * second > 0)), float(np.median(np.abs(second - first))), len(first)
+
+
 def scale_from_entropy(table: Table) -> Scale | None:
     """Regression of d on (lp + entropy), which is what a small change of temperature does to log-probabilities."""
     for side in ("rollout", "train"):

@@ -8,7 +8,8 @@ from logdiff.case.batching import split_batch
 from logdiff.case.readers import read_pairs
 from logdiff.verdict import values
 from logdiff.verdict.contrast import contrast, ranks, scan
-from logdiff.verdict.places import outliers, places, split_samples
+from logdiff.verdict.outliers import outliers
+from logdiff.verdict.places import places, split_samples
 from logdiff.verdict.table import collect
 
 from tests.server.verdict.noise_controls import noise_control
@@ -151,3 +152,21 @@ def test_a_long_stream_is_thinned_by_whole_groups(tmp_path):
     assert len(kept) > 1
     assert set(counts.tolist()) == {4}
     assert sorted(set(table.order.tolist())) == [0, 1, 2, 3]
+
+
+def test_a_soft_cap_keeps_the_order_of_top_k_lists_and_noise_does_not(tmp_path):
+    rng = np.random.default_rng(10)
+    z = [rng.normal(0, 4, (40, 60)) for _ in range(8)]
+    plain = [log_softmax(v) for v in z]
+    capped = [log_softmax(6 * np.tanh(v / 6)) for v in z]
+    other = [log_softmax(v + rng.normal(0, 1, v.shape)) for v in z]
+    found = []
+    for second in (capped, other):
+        rows = rows_of(
+            [t[:, 0] for t in plain], [t[:, 0] for t in second], rollout_topk=topk(plain, 6), train_topk=topk(second, 6)
+        )
+        order = values.same_order(table_of(tmp_path, {}, rows))
+        assert order is not None
+        found.append(order[0])
+    assert found[0] == 1.0
+    assert found[1] < 0.95

@@ -7,7 +7,8 @@ import numpy as np
 from logdiff.verdict.contrast import contrast
 from logdiff.verdict.features import Features
 from logdiff.verdict.findings import Board, Finding, evidence
-from logdiff.verdict.places import Factor, sample_onsets, shares_of_blocks, turns_inside
+from logdiff.verdict.onsets import sample_onsets, shares_of_blocks, turns_inside
+from logdiff.verdict.places import Factor
 from logdiff.verdict.records import Evidence
 
 _BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -331,7 +332,7 @@ def _sequences(f: Features, board: Board) -> None:
             evidence(f, "prompts whose samples are all off or all near: share, against chance", split.by_prompt,
                      split.expected_by_prompt),
         )  # fmt: skip
-    if level < f.rounding and split.ratio > 20:
+    if level < f.rounding and split.ratio > 20 and f.top1_share < 0.2:
         board.add(Finding("batch-variance", 0.72, explains, said))
         return
     if level < 0.05:
