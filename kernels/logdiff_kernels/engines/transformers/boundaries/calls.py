@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+_RECENT = 8
+"""Tensors whose copies are remembered: what one module leaves is what the next ones are given, and hashed once."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,21 +78,34 @@ class Batch:
     def __init__(self, size: tuple[int, int], kept: torch.Tensor | None = None) -> None:
         self.size = size
         self._kept = kept
+        self._recent: deque[tuple[Any, torch.Tensor, torch.Tensor]] = deque(maxlen=_RECENT)
 
     def rows(self, x: torch.Tensor, *, heads_first: bool | None = None) -> torch.Tensor | None:
         """Copies of the kept rows [n, F], heads side by side; None for a tensor of another shape.
 
-        Takes [B, L, F], [B * L, F], [B, L, H, D] and [B, H, K, D] with K of L or more, whose last L count.
+        Takes [B, L, F], [B * L, F], [B, L, H, D] and [B, H, K, D] with K of L or more, whose last L count. A tensor
+        that was just copied and still holds the same bits has the same copy; copies are constants.
 
         Args:
             x: the tensor.
             heads_first: of four axes, whether heads come before tokens; None: by shape, and where that leaves it
                 open by strides (heads of one token lie closer together than tokens).
         """
+        if x.ndim == 4 and heads_first is None:
+            heads_first = self.heads_first(x)
+        copied = self._copied(x, bool(heads_first))
+        if copied is None:
+            return None
+        mark = (x.data_ptr(), x.shape, x.stride(), x.dtype, heads_first)
+        for known, _, rows in self._recent:
+            if known == mark and same(rows, copied):
+                return rows
+        self._recent.append((mark, x.detach(), copied))  # x is held: its memory can't be another tensor's meanwhile
+        return copied
+
+    def _copied(self, x: torch.Tensor, heads_first: bool) -> torch.Tensor | None:
         batch, length = self.size
         if x.ndim == 4 and x.shape[0] == batch:
-            if heads_first is None:
-                heads_first = self.heads_first(x)
             if heads_first:
                 if x.shape[2] < length:
                     return None
@@ -115,6 +132,8 @@ def same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
     """Whether two tensors hold the same bits."""
     if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
         return False
+    if a is b:
+        return True
     if not len(a) or not torch.equal(_bits(a[:1]), _bits(b[:1])):
         return False
     return torch.equal(_bits(a), _bits(b))
