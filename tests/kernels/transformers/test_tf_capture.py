@@ -263,7 +263,12 @@ def test_only_what_is_asked_for_is_kept(load_model: Callable[..., Any], tmp_path
     model = load_model("qwen3")
     whole, _, _ = capture(model, tmp_path / "whole", Score())
     part, _, data = capture(
-        model, tmp_path / "part", Score(), samples=("b", "d"), last=4, boundaries=("layers.2.*", "logprob")
+        model,
+        tmp_path / "part",
+        Score(),
+        samples=("b", "d"),
+        last=4,
+        boundaries=("layers.2.*", "final_norm", "logprob"),
     )
     assert part.header.sample_ids == ["b", "d"]
     assert {e.name.rpartition(".")[0] for e in part.entries()} == {"layers.2", ""}
@@ -271,11 +276,13 @@ def test_only_what_is_asked_for_is_kept(load_model: Callable[..., Any], tmp_path
     kept = [(s, p) for s in range(2) for p in range(ends[s] - 4, ends[s] + 1)]
     assert places(part, "layers.2.q_rope") == kept
     assert places(part, "layers.2.v") == [(s, p) for s in range(2) for p in range(ends[s] + 1)]
-    theirs = by_place(whole, "layers.2.mlp_out")
-    for (s, p), row in by_place(part, "layers.2.mlp_out").items():
-        assert torch.equal(bits(row), bits(theirs[{0: 1, 1: 3}[s], p]))
+    for boundary in ("layers.2.mlp_out", "final_norm"):
+        theirs = by_place(whole, boundary)
+        for (s, p), row in by_place(part, boundary).items():
+            assert torch.equal(bits(row), bits(theirs[{0: 1, 1: 3}[s], p]))
     assert "layers.2.input_norm<in" in part  # the layer before isn't there to be named
     assert data["rows"] == sum(ends.values()) + 2
+    assert data["unmapped"] == []  # what was not asked for is not missing
 
 
 @pytest.fixture

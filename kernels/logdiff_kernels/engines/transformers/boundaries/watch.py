@@ -65,6 +65,7 @@ class Watch:
         self._calls: list[Call] | None = None
         self._pending: dict[int, list[list[torch.Tensor]]] = {}
         self._entered: tuple[int, torch.Tensor | None] | None = None
+        self._passing_by = False  # inside a layer that is of no interest
         self._embedding: Call | None = None
         self._outside: list[Call] = []
         self._stood: set[int] = set()
@@ -94,17 +95,24 @@ class Watch:
         self._handles.clear()
 
     def unmapped(self) -> list[dict[str, str]]:
-        """[{"where", "why"}] of modules with weights of their own that no boundary stood for in the forwards so far."""
+        """[{"where", "why"}] of modules with weights of their own that no boundary stood for in the forwards so far.
+
+        What is of no interest (see `wants`) is left out.
+        """
+        skipped = tuple(f"{name}." for name, index in self._layers.items() if not self._wants(index))
+        head = None if self._wants(None) else self._head
         found = []
         inside = tuple(f"{name}." for name, kind in self._kinds.items() if kind in ("router", "experts", "linear"))
         for name, module in self._modules.items():
             own = [key for key, p in module._parameters.items() if p is not None]
-            if not own or id(module) in self._stood or (inside and name.startswith(inside)):
+            if not own or id(module) in self._stood or name.startswith((*inside, *skipped)) or module is head:
                 continue
             kind = self._kinds.get(name)
             what = "no operator that is known" if kind is None else f"a call of kind {kind} that was not placed"
             found.append({"where": name or "model", "why": f"{type(module).__name__} with {', '.join(own)}: {what}"})
         for layer in sorted(set(self._layers.values()) - self._layers_seen):
+            if not self._wants(layer):
+                continue
             found.append({"where": f"layers.{layer}", "why": "its attention does not use transformers' interface"})
         return found
 
@@ -144,6 +152,8 @@ class Watch:
                 if found is not None:
                     self._receive("positions", found)
                 return
+            if self._passing_by:
+                return
             if kind in ("attention", "block"):
                 return
             layout = first is not None and first.ndim == 4 and self.batch.heads_first(first)
@@ -153,7 +163,7 @@ class Watch:
 
     def _after(self, kind: str, name: str) -> Any:
         def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            if self.batch is None or kind == "rope":
+            if self.batch is None or kind == "rope" or self._passing_by:
                 return
             stack = self._pending.get(id(module))
             given = stack.pop() if stack else []
@@ -256,7 +266,7 @@ class Watch:
             if rows is not None and index == min(self._layers.values()):
                 self._emit_embedding(rows)
             wanted = rows is not None and self._wants(index)
-            self._calls = [] if wanted else None
+            self._calls, self._passing_by = [] if wanted else None, not wanted
             self._entered = (index, rows) if wanted else None
 
         return hook
@@ -264,7 +274,7 @@ class Watch:
     def _after_layer(self, index: int, name: str) -> Any:
         def hook(module: Any, _args: Any, _kwargs: Any, output: Any) -> None:
             calls, entered = self._calls, self._entered
-            self._calls, self._entered = None, None
+            self._calls, self._entered, self._passing_by = None, None, False
             if self.batch is None or calls is None or entered is None or entered[1] is None:
                 return
             hidden = output[0] if isinstance(output, (tuple, list)) else output
