@@ -256,6 +256,9 @@ class _Layer:
         terms = [f for p in ("experts_out", "shared_out", "shared_scale") if (f := self.part(p)) is not None]
         own = {"scaling": experts_facts(runner.module)["scaling"], "shared": _shared(runner.module) is not None}
         self.add("moe_out", runner, runner.left[0], [f.values for f in terms], WHOLE, [f.shard for f in terms], own)
+        held = getattr(runner.module, "routed_experts", None)
+        if held is not None and not self.of_kind("experts"):  # their weights were read by the layer itself
+            self.found[self._name("moe_out")].modules += (held,)
 
     # norms of the hidden state
 
