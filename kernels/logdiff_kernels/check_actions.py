@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ def check_operators(task: dict[str, Any], progress: Progress) -> TaskOutput:
     if not paths:
         raise InputError("there is no capture to check", value=paths, hint="boundary files of the task 'capture'")
     truth = files.read(required(task, "truth", str))
-    ids = {n: [*p, *r] for n, p, r in zip(truth.sample_ids, truth.prompts, truth.responses, strict=True)}
+    ids: dict[str, Sequence[int]] = {
+        n: [*p, *r] for n, p, r in zip(truth.sample_ids, truth.prompts, truth.responses, strict=True)
+    }
     prompts = {n: len(p) for n, p in zip(truth.sample_ids, truth.prompts, strict=True)}
     captures = [Captured(BoundaryFile(path), ids, prompts) for path in paths]
     for captured in captures:
@@ -40,7 +43,7 @@ def check_operators(task: dict[str, Any], progress: Progress) -> TaskOutput:
             raise InputError("operators can't be checked on sketches", value=str(captured.file.path), hint="level full")
     folder, dtype = required(task, "model", str), required(task, "dtype", str)
     progress(0, None, "", f"the clean model of {folder}, in fp64")
-    first = next(iter(ids.values()), [])
+    first = list(next(iter(ids.values()), []))
     model = reference(folder, dtype, first, task.get("sampling") or {}, args=task.get("args") or {})
     document = {"model": folder, **report(model, captures, progress, task.get("seconds"))}
     output.parent.mkdir(parents=True, exist_ok=True)

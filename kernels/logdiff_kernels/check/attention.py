@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn import functional
 
-from logdiff_kernels.check.given import SINGLE, Given, Parameters, wide
+from logdiff_kernels.check.given import SINGLE, Given, Parameters, blocks, distinct, grouped, wide
 
 BLOCK = 1 << 24
 """Scores at a time."""
@@ -78,11 +78,11 @@ def expanded(given: Given, p: Parameters) -> Given:
     assert given.key is not None
     assert given.value is not None
     heads, nope, rope = p["heads"], p["nope"], p["rope"]
-    each = functional.linear(given.key.to(p["up"].dtype), p["up"]).unflatten(-1, (heads, -1))
+    each = grouped(functional.linear(given.key.to(p["up"].dtype), p["up"]), heads, -1)
     shared = given.value.to(each.dtype)[:, None, :].expand(-1, heads, -1)
     key = torch.cat((each[..., :nope], shared), dim=-1)
-    q = given.x[0].unflatten(-1, (heads, -1))[..., :nope]
-    turned = given.x[1].unflatten(-1, (heads, rope))
+    q = grouped(given.x[0], heads, -1)[..., :nope]
+    turned = grouped(given.x[1], heads, rope)
     query = torch.cat((q, turned), dim=-1)
     value = each[..., nope:]
     return replace(given, x=(query.flatten(1),), key=key.flatten(1), value=value.flatten(1))
@@ -95,7 +95,7 @@ def pieces(given: Given, p: Parameters) -> Iterator[Piece]:
     assert given.value is not None
     heads, kv_heads = p["heads"], p["kv_heads"]
     kv_map = p.get("kv_map")
-    for sample in given.rows.sample.unique().tolist():
+    for sample in distinct(given.rows.sample):
         rows = (given.rows.sample == sample).nonzero()[:, 0]
         visible = given.keys.sample == sample
         if p.get("leak"):
@@ -103,19 +103,19 @@ def pieces(given: Given, p: Parameters) -> Iterator[Piece]:
         found = visible.nonzero()[:, 0]
         where = given.keys.position[found] + int(p.get("key_shift", 0))
         own = given.keys.sample[found] == sample
-        k = given.key[found].unflatten(-1, (kv_heads, -1)).transpose(0, 1)
-        v = given.value[found].unflatten(-1, (kv_heads, -1)).transpose(0, 1)
+        k = grouped(given.key[found], kv_heads, -1).transpose(0, 1)
+        v = grouped(given.value[found], kv_heads, -1).transpose(0, 1)
         if kv_map is not None:
             k, v = k[kv_map], v[kv_map]
         elif kv_heads != heads:
             k, v = k.repeat_interleave(heads // kv_heads, 0), v.repeat_interleave(heads // kv_heads, 0)
         step = max(1, BLOCK // max(1, heads * len(found)))
-        for part in rows.split(step):
+        for part in blocks(rows, step):
             at = given.rows.position[part][:, None]
             seen = mask(at, where[None, :], p)
             if p.get("leak"):
                 seen = torch.where(own[None, :], seen, True)
-            q = given.x[0][part].unflatten(-1, (heads, -1)).transpose(0, 1)
+            q = grouped(given.x[0][part], heads, -1).transpose(0, 1)
             yield Piece(part, q, k, v, seen)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from logdiff_kernels.check.given import Rows
+from logdiff_kernels.check.given import Rows, distinct
 from logdiff_kernels.errors import InputError
 from logdiff_kernels.observe.boundaries import names
 from logdiff_kernels.observe.boundaries.files import BoundaryFile, Entry
@@ -52,7 +52,7 @@ class Captured:
 
     def _first_pass(self) -> torch.Tensor:
         first = torch.zeros(len(self.rows), dtype=torch.bool)
-        for number in self.rows.sample.unique().tolist():
+        for number in distinct(self.rows.sample):
             mine = self.rows.sample == number
             first[mine] = self.rows.passed[mine] == self.rows.passed[mine].min()
         return first
@@ -95,4 +95,4 @@ class Captured:
         if len(have) == len(index) and torch.equal(have, index):
             return self.tensor(name)
         order = have.argsort()
-        return self.tensor(name)[order[torch.searchsorted(have[order], index)]]
+        return self.tensor(name)[order[torch.searchsorted(have[order].contiguous(), index.contiguous())]]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from logdiff_kernels.check.captured import Captured
+from logdiff_kernels.check.given import blocks
 from logdiff_kernels.observe.boundaries import names
 
 PAIRS = (("decode", "score"), ("prefill", "score"), ("decode", "prefill"))
@@ -46,7 +47,7 @@ def _matched(
 def _compared(x: torch.Tensor, y: torch.Tensor, a: Captured, at: torch.Tensor) -> dict[str, Any]:
     different = torch.zeros(len(x), dtype=torch.bool)
     error = power = 0.0
-    for rows in torch.arange(len(x)).split(max(1, BLOCK // x.shape[-1])):
+    for rows in blocks(torch.arange(len(x)), BLOCK // x.shape[-1]):
         p, q = x[rows], y[rows]
         different[rows] = (p.double() != q.double()).any(-1)
         p, q = p.double(), q.double()

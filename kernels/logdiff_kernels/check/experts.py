@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from logdiff_kernels.check.formulas import GATES
-from logdiff_kernels.check.given import SINGLE, Given, Parameters, wide
+from logdiff_kernels.check.given import SINGLE, Given, Parameters, distinct, grouped, wide
 
 
 def choose(given: Given, p: Parameters) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,7 +39,7 @@ def score(logits: torch.Tensor, kind: str) -> torch.Tensor:
 
 
 def _open(choice: torch.Tensor, p: Parameters) -> torch.Tensor:
-    groups = choice.unflatten(-1, (p["groups"], -1))
+    groups = grouped(choice, p["groups"], -1)
     best = groups.amax(-1) if p["group_score"] == "max" else groups.topk(2, dim=-1).values.sum(-1)
     chosen = torch.zeros_like(best, dtype=torch.bool).scatter(-1, best.topk(p["topk_groups"], dim=-1).indices, True)
     return chosen[..., None].expand_as(groups).flatten(-2)
@@ -57,7 +57,7 @@ def expert_weights(given: Given, p: Parameters) -> torch.Tensor:
         weights = score(weights, p["scoring"])
     if p["renormalize"]:
         weights = weights / (weights.sum(-1, keepdim=True) + p["renorm_eps"])
-    return (weights * p["scaling"]).to(given.x[0].dtype)
+    return (weights * float(p["scaling"])).to(given.x[0].dtype)
 
 
 def expert_weights_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> torch.Tensor:
@@ -82,7 +82,7 @@ def experts(given: Given, p: Parameters) -> torch.Tensor:
 def experts_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> torch.Tensor:
     """Gate, up, activation, product, each expert's output and its weighted sums rounded."""
     terms = _walk(given, p, u)
-    count = p["down"].shape[-1] + p["gate"].shape[-1]
+    count = int(p["down"].shape[-1] + p["gate"].shape[-1])
     return (u * u * (ref.square() + terms) + SINGLE * SINGLE * count * terms).sqrt()
 
 
@@ -90,7 +90,7 @@ def _walk(given: Given, p: Parameters, u: float | None) -> torch.Tensor:
     """The sum, or with `u` the squares that its rounding is made of."""
     x, ids, weights = given.x[0], given.x[1].long(), given.x[2].to(given.x[0].dtype)
     out = x.new_zeros(len(x), p["down"].shape[1])
-    for number in ids.unique().tolist():
+    for number in distinct(ids):
         if number in p.get("dropped", ()):
             continue
         row, slot = (ids == number).nonzero(as_tuple=True)
@@ -121,7 +121,7 @@ def _spread_inside(
     x2 = rows.square()
     gate_terms = gate.square() + functional.linear(x2, p["gate"][e].to(rows.dtype).square())
     up_terms = up.square() + functional.linear(x2, p["up"][e].to(rows.dtype).square())
-    up_full = (up + p.get("up_offset", 0.0)).abs()
+    up_full = (up + float(p.get("up_offset", 0.0))).abs()
     slope = 1.13  # the steepest of the usual gates
     act = h / torch.where(up_full > 1e-12, up_full, 1e-12)
     return 4 * h.square() + gate_terms * (slope * up_full).square() + up_terms * act.square()

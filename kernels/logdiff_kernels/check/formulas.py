@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from logdiff_kernels.check.given import SINGLE, Given, Parameters, wide
+from logdiff_kernels.check.given import SINGLE, Given, Parameters, grouped, wide
 
 GATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": functional.silu,
@@ -33,7 +33,7 @@ def cut(x: torch.Tensor, p: Parameters) -> torch.Tensor:
     part = p.get("part")
     if part is None or x.shape[-1] == part[0] * (part[2] - part[1]):
         return x
-    return x.unflatten(-1, (part[0], -1))[..., part[1] : part[2]].flatten(-2)
+    return grouped(x, part[0], -1)[..., part[1] : part[2]].flatten(-2)
 
 
 def linear(given: Given, p: Parameters) -> torch.Tensor:
@@ -46,7 +46,7 @@ def linear(given: Given, p: Parameters) -> torch.Tensor:
 def linear_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> torch.Tensor:
     """Output and partial sums of a split reduction rounded; fp32 accumulation over K terms."""
     terms = partial_sums(given.x[0], p["weight"]) * float(p.get("scale", 1.0)) ** 2
-    count = p["weight"].shape[-1]
+    count = int(p["weight"].shape[-1])
     return (u * u * (ref.square() + terms) + (SINGLE * SINGLE * count) * terms).sqrt()
 
 
@@ -64,7 +64,7 @@ def norm(given: Given, p: Parameters) -> torch.Tensor:
     x = cut(given.x[0], p)
     if p.get("missing"):
         return x
-    h = x.to(wide(x.dtype)).unflatten(-1, (-1, p["size"]))
+    h = grouped(x.to(wide(x.dtype)), -1, p["size"])
     if p.get("center"):
         h = h - h.mean(-1, keepdim=True)
     n = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + p["eps"])
@@ -78,7 +78,7 @@ def norm(given: Given, p: Parameters) -> torch.Tensor:
 
 def norm_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> torch.Tensor:
     """Two roundings of the output, and the input's own, which an implementation that adds a residual may skip."""
-    x = cut(given.x[0], p).double().unflatten(-1, (-1, p["size"]))
+    x = grouped(cut(given.x[0], p).double(), -1, p["size"])
     size = x.square().mean(-1, keepdim=True)
     centered = x - x.mean(-1, keepdim=True) if p.get("center") else x
     scale = torch.rsqrt(centered.square().mean(-1, keepdim=True) + p["eps"])
@@ -135,7 +135,9 @@ def add(given: Given, p: Parameters) -> torch.Tensor:
 def add_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> torch.Tensor:
     """Terms and sums rounded; a fused kernel has its terms before rounding."""
     scales = p.get("scales") or [1.0] * len(given.x)
-    terms = sum((x.double() * s).square() for x, s in zip(given.x, scales, strict=True))
+    terms = torch.zeros_like(ref)
+    for x, scale in zip(given.x, scales, strict=True):
+        terms = terms + (x.double() * scale).square()
     return u * (ref.square() + terms * float(p.get("rest", 1.0)) ** 2).sqrt()
 
 
@@ -162,8 +164,8 @@ def lm_head(given: Given, p: Parameters) -> torch.Tensor:
 def lm_head_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> torch.Tensor:
     """As a linear layer; a scale and a soft cap round at each of their steps."""
     terms = partial_sums(given.x[0], p["weight"]) * float(p.get("scale", 1.0)) ** 2
-    steps = 1 + 3 * bool(p.get("softcap")) + (p.get("scale", 1.0) != 1.0)
-    count = p["weight"].shape[-1]
+    steps = 1 + 3 * bool(p.get("softcap")) + int(p.get("scale", 1.0) != 1.0)
+    count = int(p["weight"].shape[-1])
     return (u * u * (steps * ref.square() + terms) + (SINGLE * SINGLE * count) * terms).sqrt()
 
 
@@ -179,8 +181,8 @@ def rope(given: Given, p: Parameters) -> torch.Tensor:
         return x
     inv_freq = p["inv_freq"]
     half, start = len(inv_freq), p.get("start", 0)
-    h = x.unflatten(-1, (-1, p["head"]))
-    before, turned, after = h.split([start, 2 * half, p["head"] - start - 2 * half], dim=-1)
+    h = grouped(x, -1, p["head"])
+    before, turned, after = h[..., :start], h[..., start : start + 2 * half], h[..., start + 2 * half :]
     cos, sin = (t[:, None, :] for t in tables(given.rows.position_id, p, x.dtype))
     if p.get("interleaved") or p.get("deinterleaved"):
         a, b = turned[..., 0::2], turned[..., 1::2]
@@ -204,14 +206,14 @@ def tables(positions: torch.Tensor, p: Parameters, dtype: torch.dtype) -> tuple[
 def rope_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> torch.Tensor:
     """Cosine, sine, products and sum rounded; the angle in fp32 (its error grows with the position)."""
     head, start, half = p["head"], p.get("start", 0), len(p["inv_freq"])
-    h = ref.unflatten(-1, (-1, head))
+    h = grouped(ref, -1, head)
     size = torch.zeros_like(h)
     turned = h[..., start : start + 2 * half]
     if p.get("interleaved"):
-        pair = turned.unflatten(-1, (-1, 2)).square().sum(-1, keepdim=True).expand(-1, -1, -1, 2).flatten(-2)
+        pair = grouped(turned, -1, 2).square().sum(-1, keepdim=True).expand(-1, -1, -1, 2).flatten(-2)
         step = p["inv_freq"].double().repeat_interleave(2)
     else:
-        pair = turned.unflatten(-1, (2, -1)).square().sum(-2, keepdim=True).expand(-1, -1, 2, -1).flatten(-2)
+        pair = grouped(turned, 2, -1).square().sum(-2, keepdim=True).expand(-1, -1, 2, -1).flatten(-2)
         step = p["inv_freq"].double().repeat(2)
     angle = given.rows.position_id.double().abs()[:, None] * step
     error = 2 * u * u + (4 * SINGLE * (angle + 1)).square()

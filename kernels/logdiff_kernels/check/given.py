@@ -88,3 +88,18 @@ def roundoff(dtype: torch.dtype) -> float:
 
 
 SINGLE = roundoff(torch.float32)
+
+
+def grouped(x: torch.Tensor, *sizes: int) -> torch.Tensor:
+    """Features of a row in groups: [..., F] as [..., *sizes], one of which may be -1."""
+    return x.reshape(*x.shape[:-1], *sizes)
+
+
+def distinct(x: torch.Tensor) -> list[int]:
+    """The different whole numbers of a tensor, ascending."""
+    return sorted(set(x.reshape(-1).tolist()))
+
+
+def blocks(rows: torch.Tensor, size: int) -> list[torch.Tensor]:
+    """A vector in pieces of at most `size`."""
+    return list(torch.split(rows, max(1, size)))

@@ -10,7 +10,7 @@ import torch
 from logdiff_kernels.check.captured import Captured
 from logdiff_kernels.check.explain import explain
 from logdiff_kernels.check.formulas import cut
-from logdiff_kernels.check.given import Given
+from logdiff_kernels.check.given import Given, distinct
 from logdiff_kernels.check.recognise import Operator
 from logdiff_kernels.check.variants import Scene
 from logdiff_kernels.errors import InputError
@@ -68,7 +68,7 @@ def _at(captured: Captured, operator: Operator, argument: Fed, index: torch.Tens
     have = _rows_of(captured, operator, argument)
     values = captured.file.tensor(given_key(operator.name, argument.number)).flatten(1)
     order = have.argsort()
-    return values[order[torch.searchsorted(have[order], index)]]
+    return values[order[torch.searchsorted(have[order].contiguous(), index.contiguous())]]
 
 
 def operands(captured: Captured, operator: Operator) -> tuple[Given, torch.Tensor]:
@@ -104,7 +104,7 @@ def _complete(captured: Captured, keys: torch.Tensor, index: torch.Tensor) -> tu
     """Queries whose sample has keys of every position up to theirs."""
     rows = captured.rows
     good = torch.zeros(len(index), dtype=torch.bool)
-    for sample in rows.sample[index].unique().tolist():
+    for sample in distinct(rows.sample[index]):
         mine = rows.sample[index] == sample
         have = rows.position[keys[rows.sample[keys] == sample]].sort().values
         run = int((have == torch.arange(len(have))).long().cumprod(0).sum())
@@ -230,7 +230,7 @@ def positions(captured: Captured) -> dict[str, Any]:
     rows, names = captured.rows, captured.header.sample_ids
     offset = rows.position_id - rows.position
     constant, wrong = {}, torch.zeros(len(rows), dtype=torch.bool)
-    for sample in rows.sample.unique().tolist():
+    for sample in distinct(rows.sample):
         mine = rows.sample == sample
         usual = int(offset[mine].mode().values)
         constant[sample] = usual

@@ -29,7 +29,7 @@ def logprob(given: Given, p: Parameters) -> torch.Tensor:
 
 def logprob_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> torch.Tensor:
     """fp32 sums over the vocabulary; with a temperature, logits divided in their own dtype (`u`)."""
-    temperature = p.get("temperature", 1.0)
+    temperature = float(p.get("temperature", 1.0))
     z = given.x[0].double() / temperature
     top = z.amax(-1, keepdim=True)
     size = (top.abs() + ref.abs() + 8) * SINGLE * 8
@@ -37,7 +37,8 @@ def logprob_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> 
         return size
     picked = z.gather(-1, given.rows.target.clamp(min=0)[:, None])
     weights = torch.softmax(z, -1)
-    return (size.square() + u * u * (picked.square() + (weights * z).square().sum(-1, keepdim=True))).sqrt()
+    moved: torch.Tensor = picked.square() + (weights * z).square().sum(-1, keepdim=True)
+    return (size.square() + u * u * moved).sqrt()
 
 
 def truncated(z: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:

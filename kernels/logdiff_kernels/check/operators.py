@@ -12,7 +12,7 @@ import torch
 from logdiff_kernels.check import routing
 from logdiff_kernels.check.captured import Captured
 from logdiff_kernels.check.explain import Tried, explain, subtle
-from logdiff_kernels.check.given import Given, Parameters, cast
+from logdiff_kernels.check.given import Given, Parameters, blocks, cast, grouped
 from logdiff_kernels.check.inputs import fed, operands
 from logdiff_kernels.check.judgement import Judgement
 from logdiff_kernels.check.kinds import KINDS, tolerance
@@ -97,10 +97,10 @@ class Side:
     def _judged(self, operator: Operator, given: Given, out: torch.Tensor, index: torch.Tensor) -> dict[str, Any]:
         wide = self._bound(operator, cast(operator.p, torch.float64))
         judgement = Judgement()
-        for rows in torch.arange(len(index)).split(max(1, BLOCK // out.shape[-1])):
-            part = given.take(rows).to(torch.float64)
-            ref = KINDS[operator.kind].formula(part, wide)
-            judgement.add(out[rows].double(), ref, tolerance(operator.kind, part, wide, ref, self._model.dtype))
+        for some in blocks(torch.arange(len(index)), BLOCK // out.shape[-1]):
+            taken = given.take(some).to(torch.float64)
+            ref = KINDS[operator.kind].formula(taken, wide)
+            judgement.add(out[some].double(), ref, tolerance(operator.kind, taken, wide, ref, self._model.dtype))
         clean_error, allowance = self._control(operator, given, wide)
         off, ok = judgement.off(allowance), judgement.ok(allowance)
         rows = self._captured.rows.take(index)
@@ -209,7 +209,7 @@ class Side:
         """Rows that hypotheses are tried on."""
         weight = operator.p.get("weight")
         if operator.kind in ("linear", "lm_head") and weight is not None:
-            return int(min(256, max(24, 2e8 / weight.numel())))
+            return int(min(768, max(24, 2e8 / weight.numel())))
         return {"attention": 96, "experts": 96, "logprob": 512}.get(operator.kind, 256)
 
     def _control(self, operator: Operator, given: Given, wide: Parameters) -> tuple[float, float]:
@@ -228,7 +228,7 @@ class Side:
         narrow = given.to(dtype)
         if operator.kind == "norm" and operator.module is not None:
             with torch.no_grad():
-                made: torch.Tensor = operator.module(narrow.x[0].unflatten(-1, (-1, operator.p["size"])))
+                made: torch.Tensor = operator.module(grouped(narrow.x[0], -1, operator.p["size"]))
             return made.flatten(-2)
         return KINDS[operator.kind].formula(narrow, self._bound(operator, cast(operator.p, dtype)))
 

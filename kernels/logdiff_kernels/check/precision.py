@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 
-class _Wide(TorchFunctionMode):  # type: ignore[no-untyped-call]
+class _Wide(TorchFunctionMode):
     """fp32 means fp64: `.float()`, `.to(torch.float32)`, `dtype=torch.float32`."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from logdiff_kernels.check.given import distinct
 from logdiff_kernels.check.judgement import rms
 
 
@@ -55,8 +56,9 @@ def regress(measured: torch.Tensor, predicted: torch.Tensor, groups: torch.Tenso
     pull = d * (e - beta * d)
     rows = pull.sum(-1)
     if groups is not None:
-        _, index = groups.unique(return_inverse=True)
-        rows = torch.zeros(int(index.max()) + 1, dtype=pull.dtype).index_add_(0, index, rows)
+        places = {group: i for i, group in enumerate(distinct(groups))}
+        index = torch.tensor([places[group] for group in groups.tolist()])
+        rows = torch.zeros(len(places), dtype=pull.dtype).index_add_(0, index, rows)
     errors = [float(pull.square().sum())]
     if len(rows) > 3:
         errors.append(float(rows.square().sum()) * len(rows) / (len(rows) - 1))

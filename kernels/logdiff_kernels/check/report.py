@@ -86,7 +86,11 @@ def _put(
 
 
 def _without(model: Model) -> list[dict[str, str]]:
-    return [{"boundary": n, "why": o} for n, o in model.operators.items() if isinstance(o, str)]
+    return [
+        {"boundary": n, "why": o}
+        for n, o in model.operators.items()
+        if isinstance(o, str) and names.parse(n)[1] != "expert_ids"
+    ]
 
 
 def _growth(parted: list[dict[str, Any]]) -> dict[int | None, float]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from logdiff_kernels.check.given import Rows
+from logdiff_kernels.check.given import Rows, distinct
 
 PURE = 0.95
 """Share of rows that a description must get right on both sides of it."""
@@ -38,9 +38,9 @@ def onset(off: torch.Tensor, rows: Rows, first_pass: torch.Tensor, names: list[s
     if found is not None:
         return found
     passes = _threshold(off, rows.passed, "pass")
-    samples = [s for s in rows.sample.unique().tolist() if float(off[rows.sample == s].double().mean()) > 0.02]
+    samples = [s for s in distinct(rows.sample) if float(off[rows.sample == s].double().mean()) > 0.02]
     inside = torch.isin(rows.sample, torch.tensor(samples))
-    if len(samples) < len(rows.sample.unique()):
+    if len(samples) < len(distinct(rows.sample)):
         named = {"samples": [names[s] for s in samples]}
         if _matches(off, inside):
             return {"kind": "samples", **named}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ def capture(
 ) -> Path:
     """Run (prompt, response) pairs one by one and write what passed; `decode` feeds responses token by token.
 
-    `logprob(logits [n, V], targets [n])` replaces the plain one; `prepare(rows, first place)` changes ids and positions.
+    `logprob(logits [n, V], targets [n])` replaces the plain one; `prepare(sample, ids, places)` gives other ids and
+    positions.
     """
     prompts, responses = [list(p) for p, _ in samples], [list(r) for _, r in samples]
     names = [f"s{i}" for i in range(len(samples))]
@@ -37,7 +39,7 @@ def capture(
             ids = torch.tensor([*prompt, *response])
             cuts = [0, len(ids)] if phase != "decode" else [0, *range(len(prompt), len(ids) + 1)]
             cache = None
-            for a, b in zip(cuts[:-1], cuts[1:], strict=True):
+            for a, b in pairwise(cuts):
                 place = torch.arange(a, b)
                 fed, positions = ids[a:b].clone(), place.clone()
                 if prepare is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 
-from logdiff_kernels.check.variants.base import FITTED, Scene, Variant, changed, minimise
+from logdiff_kernels.check.given import distinct
+from logdiff_kernels.check.variants.base import FITTED, GENERIC, Scene, Variant, changed, fitted, shortest
 
 
 def attention(scene: Scene) -> Iterator[Variant]:
@@ -38,8 +39,9 @@ def attention(scene: Scene) -> Iterator[Variant]:
     if kv_heads > 1:
         group = heads // kv_heads
         for shift in sorted({1, kv_heads - 1}):
+            pairs = [(h // group + shift) % kv_heads for h in range(heads)]
             yield changed("kv-heads-rolled", "kv-heads-permuted", f"pairs queries with key heads {shift} further on",
-                          kv_map=[(h // group + shift) % kv_heads for h in range(heads)], shown={"shift": shift})  # fmt: skip
+                          kv_map=pairs, shown={"shift": shift})  # fmt: skip
         yield changed("kv-heads-reversed", "kv-heads-permuted", "pairs queries with key heads in reverse order",
                       kv_map=[kv_heads - 1 - h // group for h in range(heads)], shown={})  # fmt: skip
     yield changed("keys-shifted", "kv-cache-corrupt", "takes keys and values one position late", key_shift=1)
@@ -77,10 +79,9 @@ def _masks(scene: Scene) -> Iterator[Variant]:
         if 0 < bound < longest:
             yield changed("prefix-unseen", "prompt-mask-wrong", f"doesn't see tokens before position {bound}",
                           unseen_below=bound)  # fmt: skip
-    yield Variant(
-        "window-fitted", "window-ignored", "sees a window of another length",
-        lambda s, w=_window(some, longest): s.evaluate(window=w), {"window": _window(some, longest)}, rank=FITTED,
-    )  # fmt: skip
+    best = _window(some, longest)
+    words = f"sees a window of {best} tokens"
+    yield replace(changed("window-fitted", "window-ignored", words, window=best), rank=FITTED)
     prompts = scene.facts.get("prompt_of_sample")
     if prompts is not None:
         yield Variant("prompt-unseen", "prompt-mask-wrong", "doesn't see the prompt", _prompt_unseen)
@@ -109,7 +110,7 @@ def _window(scene: Scene, longest: int) -> int:
 def _prompt_unseen(s: Scene) -> torch.Tensor:
     lengths = s.facts["prompt_of_sample"]
     out = s.ref.clone()
-    for sample in s.given.rows.sample.unique().tolist():
+    for sample in distinct(s.given.rows.sample):
         at = (s.given.rows.sample == sample).nonzero()[:, 0]
         out[at] = s.evaluate(s.given.take(at), unseen_below=int(lengths[sample]))
     return out
@@ -130,10 +131,9 @@ def _scales(scene: Scene) -> Iterator[Variant]:
                           scale=value, subtle=True)  # fmt: skip
     if scene.subtle:
         return
-    some = scene.few(32)
     grid = [math.log(scale) + x for x in (-3, -2, -1, -0.5, -0.2, -0.05, 0, 0.05, 0.2, 0.5, 1, 2, 3)]
-    at, _ = minimise(lambda x: some.misfit(some.evaluate(scale=math.exp(x))), grid)
-    value = float(f"{math.exp(at):.5g}")
+    at = fitted(scene, lambda s, x: s.evaluate(scale=math.exp(x)), grid)
+    value = shortest(scene, lambda s, x: s.evaluate(scale=x), math.exp(at))
     yield replace(
         changed("attention-scale-fitted", "attention-scale", f"scales scores by {value:g} instead of {scale:g}",
                 scale=value), rank=FITTED,
@@ -159,28 +159,30 @@ def _caches(scene: Scene) -> Iterator[Variant]:
         yield Variant("cache-rounded", "kv-cache-dtype", f"keeps keys and values in {name}", rounded, {"dtype": name})
     for which in ("key", "value"):
         yield Variant(
-            f"cache-{which}-scaled", "kv-cache-scale", f"takes {which}s times another factor", _cache_scale(scene, which),
-            rank=FITTED,
+            f"cache-{which}-scaled", "kv-cache-scale", f"takes {which}s times another factor", _cache_scale(which),
+            rank=GENERIC,
         )  # fmt: skip
     for name, rows in scene.facts.get("other_keys", {}).items():
         key, value = rows
-        yield Variant("cache-of-other", "kv-cache-corrupt", f"takes keys and values of {name}",
-                      lambda s, k=key, v=value: s.evaluate(replace(s.given, key=k(), value=v())), {"of": name})  # fmt: skip
+        yield Variant(
+            "cache-of-other", "kv-cache-corrupt", f"takes keys and values of {name}",
+            _with_cache(key, value), {"of": name},
+        )  # fmt: skip
     if scene.facts.get("plain_keys") is not None:
         yield Variant("keys-unrotated", "rope-missing", "takes keys before their rotation",
                       lambda s: s.evaluate(replace(s.given, key=s.facts["plain_keys"]())))  # fmt: skip
 
 
-def _cache_scale(scene: Scene, which: str):  # type: ignore[no-untyped-def]
+def _with_cache(key: Callable[[], torch.Tensor], value: Callable[[], torch.Tensor]) -> Callable[[Scene], torch.Tensor]:
+    return lambda s: s.evaluate(replace(s.given, key=key(), value=value()))
+
+
+def _cache_scale(which: str) -> Callable[[Scene], torch.Tensor]:
+    def scaled(s: Scene, x: float) -> torch.Tensor:
+        return s.evaluate(replace(s.given, **{which: getattr(s.given, which) * math.exp(x)}))
+
     def predict(s: Scene) -> torch.Tensor:
-        some = s.few(32)
-
-        def at(x: float, on: Scene) -> torch.Tensor:
-            values = getattr(on.given, which)
-            return on.evaluate(replace(on.given, **{which: values * math.exp(x)}))
-
         grid = [-3.0, -2, -1, -0.5, -0.2, -0.05, 0, 0.05, 0.2, 0.5, 1, 2, 3]
-        found, _ = minimise(lambda x: some.misfit(at(x, some)), grid)
-        return at(found, s)
+        return scaled(s, fitted(s, scaled, grid))
 
     return predict

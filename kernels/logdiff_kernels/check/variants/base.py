@@ -138,3 +138,41 @@ def minimise(cost: Callable[[float], float], start: Sequence[float], steps: int 
             fb = cost(b)
     found = min(((fa, a), (fb, b), (costs[best], start[best])))
     return found[1], found[0]
+
+
+def fitted(scene: Scene, predict: Callable[[Scene, float], torch.Tensor], start: Sequence[float]) -> float:
+    """The number with which a prediction fits a scene best, to the precision that its rounding allows.
+
+    Args:
+        scene: a few of its rows are used.
+        predict: output for a number.
+        start: ascending; the best lies between two of them.
+
+    Returns:
+        With as few digits as fit equally well.
+    """
+    some = scene.few(48)
+    at, _ = minimise(lambda x: some.misfit(predict(some, x)), start)
+    for _ in range(4):  # Gauss-Newton from there
+        step = 1e-4 * max(abs(at), 1e-3)
+        base = predict(some, at)
+        slope = ((predict(some, at + step) - base) / step) / some.tolerance
+        rest = (some.out - base) / some.tolerance
+        usable = slope.isfinite() & rest.isfinite()
+        power = float(slope[usable].square().sum())
+        moved = at + (float((slope * rest)[usable].sum()) / power if power > 0 else 0.0)
+        if not math.isfinite(moved) or some.misfit(predict(some, moved)) > some.misfit(base):
+            break
+        at = moved
+    return at
+
+
+def shortest(scene: Scene, predict: Callable[[Scene, float], torch.Tensor], value: float) -> float:
+    """A fitted number rounded to the fewest digits that fit as well."""
+    some = scene.few(48)
+    limit = 1.02 * some.misfit(predict(some, value)) + 1e-6
+    for digits in range(1, 12):
+        short = float(f"{value:.{digits}g}")
+        if some.misfit(predict(some, short)) <= limit:
+            return short
+    return value

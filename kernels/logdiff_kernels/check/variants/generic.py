@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from logdiff_kernels.check.given import distinct
 from logdiff_kernels.check.variants.base import FITTED, GENERIC, LOOSE, Scene, Variant
 
 TWICE = ("attn_out", "mlp_out", "shared_out", "experts_out", "moe_out", "context")
@@ -121,11 +122,12 @@ def _features_moved(scene: Scene) -> Iterator[Variant]:
         index = _nearest(a.transpose(0, 1).reshape(heads, -1), b.transpose(0, 1).reshape(heads, -1))
         if not torch.equal(index, torch.arange(heads)):
             cause = "kv-heads-permuted" if scene.part in ("k", "v", "k_rope", "context") else "qkv-layout"
+            moved = _given(scene, b[:, index].reshape(n, width))
             yield Variant("heads-moved", cause, f"gives heads {index.tolist()} in place of 0 to {heads - 1}",
-                          _given(scene, b[:, index].reshape(n, width)), {"heads": index.tolist()}, rank=GENERIC)  # fmt: skip
+                          moved, {"heads": index.tolist()}, rank=GENERIC)  # fmt: skip
     if width <= _LIMIT and n >= 8:
         index = _nearest(out.T, ref.T)
-        if not torch.equal(index, torch.arange(width)) and len(index.unique()) > 0.9 * width:
+        if not torch.equal(index, torch.arange(width)) and len(distinct(index)) > 0.9 * width:
             words, parameters = _permutation(index, heads)
             yield Variant("features-moved", "qkv-layout", words, _given(scene, ref[:, index]), parameters, rank=GENERIC)
     flipped = torch.where((out * ref).sum(0) < 0, -1.0, 1.0).to(ref.dtype)
@@ -173,7 +175,8 @@ def _by_feature(scene: Scene) -> Iterator[Variant]:
                   rank=LOOSE)  # fmt: skip
     ratio = (w * scene.ref * scene.out).sum(-1) / (w * scene.ref.square()).sum(-1).clamp(min=1e-300)
     if width >= 8:
-        yield Variant("rows-scaled", None, "scales each row by a factor of its own", _given(scene, scene.ref * ratio[:, None]),
+        moved = _given(scene, scene.ref * ratio[:, None])
+        yield Variant("rows-scaled", None, "scales each row by a factor of its own", moved,
                       {"median": float(ratio.median())}, rank=LOOSE)  # fmt: skip
 
 
@@ -186,7 +189,11 @@ def _rounded(scene: Scene) -> Iterator[Variant]:
         if torch.equal(scene.out.to(dtype).double(), scene.out):
             cause = {"router": "router-dtype", "lm_head": "head-dtype", "logprob": "logprob-rounded"}.get(scene.kind)
             yield Variant("rounded", cause or "dtype-differs", f"gives numbers of {name}",
-                          lambda s, to=dtype: s.ref.to(to).double(), {"dtype": name}, rank=GENERIC, honest=False)  # fmt: skip
+                          _to(dtype), {"dtype": name}, rank=GENERIC)  # fmt: skip
+
+
+def _to(dtype: torch.dtype) -> Callable[[Scene], torch.Tensor]:
+    return lambda s: s.ref.to(dtype).double()
 
 
 def _given(scene: Scene, values: torch.Tensor) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 
+from logdiff_kernels.check.given import Parameters
 from logdiff_kernels.check.variants.base import LOOSE, Scene, Variant, changed
 
 REDUCED = ("attn_out", "mlp_out", "shared_out", "experts_out", "moe_out")
@@ -28,6 +29,7 @@ def linear(scene: Scene) -> Iterator[Variant]:
     weight = p["weight"]
     if weight.shape[0] == weight.shape[1]:
         yield changed("weight-transposed", "weights-changed", "uses its weight transposed", weight=weight.T, shown={})
+    yield _low_rank(scene)
     yield _other_matrix(scene)
 
 
@@ -57,12 +59,40 @@ def _other_weights(scene: Scene) -> Iterator[Variant]:
         bias = None if p.get("bias") is None else p["bias"].double()
         found.append((some.misfit(some.evaluate(weight=p["weight"].double(), bias=bias)), name, p))
     for _, name, p in sorted(found, key=lambda entry: entry[:2])[:2]:
-        bias = p.get("bias")
         yield Variant(
             "weights-of-other", "weights-changed", f"uses the weights of {name}",
-            lambda s, w=p["weight"], b=bias: s.evaluate(weight=w.double(), bias=None if b is None else b.double()),
+            _with_weights(p),
             {"of": name},
         )  # fmt: skip
+
+
+def _with_weights(p: Parameters) -> Callable[[Scene], torch.Tensor]:
+    bias = p.get("bias")
+    wide = None if bias is None else bias.double()
+    return lambda s: s.evaluate(weight=p["weight"].double(), bias=wide)
+
+
+def _low_rank(scene: Scene) -> Variant:
+    """The error has few directions: an adapter that is there on one side alone."""
+    rank = 0
+
+    def predict(s: Scene) -> torch.Tensor:
+        nonlocal rank
+        e = s.out - s.ref
+        if not bool(e.isfinite().all()) or min(e.shape) < 16:
+            raise ValueError("too few rows, or not finite")
+        weight = 1 / s.tolerance.square().mean(-1, keepdim=True).sqrt()
+        u, values, v = torch.linalg.svd(e * weight, full_matrices=False)
+        noise = float(values[len(values) // 2 :].mean())
+        rank = int((values > 4 * noise).sum())
+        if not 0 < rank <= min(e.shape) // 4:
+            raise ValueError("not of low rank")
+        variant.parameters["rank"] = rank
+        found: torch.Tensor = s.ref + (u[:, :rank] * values[:rank]) @ v[:rank] / weight
+        return found
+
+    variant = Variant("low-rank", "lora-missing", "adds a map of low rank to its product", predict, {}, rank=LOOSE)
+    return variant
 
 
 def _other_matrix(scene: Scene) -> Variant:
@@ -86,7 +116,8 @@ def _other_matrix(scene: Scene) -> Variant:
             if best is None or cost < best[0]:
                 best = (cost, fitted)
         assert best is not None
-        return s.ref + best[1] / weight
+        found: torch.Tensor = s.ref + best[1] / weight
+        return found
 
     return Variant(
         "other-weights", "weights-changed",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 
-from logdiff_kernels.check.variants.base import FITTED, Scene, Variant, changed, minimise
+from logdiff_kernels.check.variants.base import FITTED, Scene, Variant, changed, fitted, shortest
 
 
 def logprob(scene: Scene) -> Iterator[Variant]:
@@ -39,7 +39,7 @@ def logprob(scene: Scene) -> Iterator[Variant]:
     for lag in (-1, 1):
         words = "the row's own token" if lag < 0 else "the token after the next"
         yield Variant("shifted", "shifted-by-one", f"is that of {words}",
-                      lambda s, by=lag: s.evaluate(targets=_targets(s, by)), {"lag": lag})  # fmt: skip
+                      _lagged(lag), {"lag": lag})  # fmt: skip
     yield changed("unnormalised", "logprob-not-normalised", "is the logit itself", unnormalised=True, shown={})
     yield Variant("probability", None, "is the probability, not its logarithm", lambda s: s.ref.exp())
     yield Variant("base-ten", None, "is a logarithm to base 10", lambda s: s.ref / math.log(10))
@@ -49,6 +49,10 @@ def logprob(scene: Scene) -> Iterator[Variant]:
         yield changed("rounded", "logprob-rounded", f"is rounded to {name}", rounded=name, subtle=True)
     if not scene.subtle:
         yield from _fitted(scene)
+
+
+def _lagged(lag: int) -> Callable[[Scene], torch.Tensor]:
+    return lambda s: s.evaluate(targets=_targets(s, lag))
 
 
 def _targets(s: Scene, lag: int) -> torch.Tensor:
@@ -66,10 +70,9 @@ def _targets(s: Scene, lag: int) -> torch.Tensor:
 
 
 def _fitted(scene: Scene) -> Iterator[Variant]:
-    some = scene.few(96)
     grid = [math.log(x) for x in (0.2, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0, 1.05, 1.2, 1.5, 2.0, 3.0)]
-    at, _ = minimise(lambda x: some.misfit(some.evaluate(temperature=math.exp(x))), grid)
-    value = float(f"{math.exp(at):.4g}")
+    at = fitted(scene, lambda s, x: s.evaluate(temperature=math.exp(x)), grid)
+    value = shortest(scene, lambda s, x: s.evaluate(temperature=x), math.exp(at))
     yield replace(
         changed("temperature-fitted", "temperature-differs", f"behaves as with temperature {value:g}",
                 temperature=value), rank=FITTED,

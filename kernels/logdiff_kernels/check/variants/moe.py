@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from logdiff_kernels.check.experts import score
+from logdiff_kernels.check.given import Given, distinct
 from logdiff_kernels.check.variants.base import LOOSE, Scene, Variant, changed
 
 
@@ -63,13 +64,14 @@ def experts(scene: Scene) -> Iterator[Variant]:
     yield Variant("expert-weights-twice", "reduce-twice", "applies the weights twice",
                   lambda s: s.evaluate(_weighted(s, s.given.x[2].square())))  # fmt: skip
     k = scene.given.x[1].shape[-1]
+    kept = torch.arange(k) < k - 1
     yield Variant("expert-last-missing", "experts-per-token", f"sums {k - 1} of {k} experts",
-                  lambda s: s.evaluate(_weighted(s, torch.where(torch.arange(k) < k - 1, s.given.x[2], 0.0))))  # fmt: skip
+                  lambda s: s.evaluate(_weighted(s, torch.where(kept, s.given.x[2], 0.0))))  # fmt: skip
     for parts in (2, 4):
         size = count // parts
         for number in range(parts):
-            kept = range(number * size, (number + 1) * size)
-            for dropped, words in (([e for e in range(count) if e not in kept], "only"), (list(kept), "all but")):
+            part = range(number * size, (number + 1) * size)
+            for dropped, words in (([e for e in range(count) if e not in part], "only"), (list(part), "all but")):
                 if parts == 2 and words == "all but":
                     continue
                 yield changed("experts-of-rank", "expert-parallel-reduce",
@@ -82,7 +84,7 @@ def experts(scene: Scene) -> Iterator[Variant]:
         yield from variant(scene)
 
 
-def _weighted(s: Scene, weights: torch.Tensor) -> object:
+def _weighted(s: Scene, weights: torch.Tensor) -> Given:
     return replace(s.given, x=(s.given.x[0], s.given.x[1], weights))
 
 
@@ -92,7 +94,7 @@ def _wrong_experts(scene: Scene) -> Iterator[Variant]:
     wrong = rest > 4.0
     ids = scene.given.x[1].long()
     guilty = []
-    for number in ids.unique().tolist():
+    for number in distinct(ids):
         has = (ids == number).any(-1)
         if int(has.sum()) >= 3 and bool(wrong[has].all()):
             guilty.append(number)
@@ -125,7 +127,7 @@ def _lost_rows(scene: Scene) -> Iterator[Variant]:
         for slot in range(k):
             weights = s.given.x[2].clone()
             weights[:, slot] = 0.0
-            found = s.evaluate(_weighted(s, weights))  # type: ignore[arg-type]
+            found = s.evaluate(_weighted(s, weights))
             here = ((s.out - found) / s.tolerance).square().mean(-1)
             best = torch.where((here < cost)[:, None], found, best)
             cost = torch.minimum(cost, here)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 
-from logdiff_kernels.check.given import Given
-from logdiff_kernels.check.variants.base import FITTED, Scene, Variant, changed, minimise
+from logdiff_kernels.check.given import Given, distinct
+from logdiff_kernels.check.variants.base import FITTED, Scene, Variant, changed, fitted, shortest
 
 _THETAS = (1e4, 5e4, 1e5, 1.5e5, 5e5, 1e6, 5e6, 1e7)
 
@@ -68,14 +68,13 @@ def _bases(scene: Scene) -> Iterator[Variant]:
                       shown={"factor": factor})  # fmt: skip
     if scene.subtle or half < 2:
         return
-    some = scene.few(48)
 
-    def by_theta(x: float) -> torch.Tensor:
-        return some.evaluate(inv_freq=inv_freq * (base / 10.0**x) ** share)
+    def by_theta(s: Scene, theta: float) -> torch.Tensor:
+        return s.evaluate(inv_freq=inv_freq * (base / theta) ** share)
 
     grid = [math.log10(base) + step for step in (-2, -1, -0.5, -0.2, -0.05, -0.01, 0, 0.01, 0.05, 0.2, 0.5, 1, 2)]
-    at, _ = minimise(lambda x: some.misfit(by_theta(x)), grid)
-    theta = float(f"{10.0**at:.5g}")
+    at = fitted(scene, lambda s, x: by_theta(s, 10.0**x), grid)
+    theta = shortest(scene, by_theta, 10.0**at)
     yield replace(
         changed("rope-theta-fitted", "rope-theta", f"behaves as with theta {theta:g} instead of {base:g}",
                 inv_freq=inv_freq * (base / theta) ** share, shown={"theta": theta}), rank=FITTED,
@@ -96,7 +95,7 @@ def _positions(scene: Scene) -> Iterator[Variant]:
     for shift in (-3, -2, -1, 1, 2, 3):
         yield Variant(
             "position-shifted", "position-offset", f"rotates by the position {shift:+d}",
-            lambda s, by=shift: s.evaluate(_moved(s.given, s.given.rows.position_id + by)), {"shift": shift},
+            _by(shift), {"shift": shift},
         )  # fmt: skip
     yield Variant(
         "position-zero", "rope-missing", "rotates every row by position 0",
@@ -113,13 +112,17 @@ def _positions(scene: Scene) -> Iterator[Variant]:
         )  # fmt: skip
 
 
+def _by(shift: int) -> Callable[[Scene], torch.Tensor]:
+    return lambda s: s.evaluate(_moved(s.given, s.given.rows.position_id + shift))
+
+
 def _own_offsets(s: Scene) -> torch.Tensor:
     """Per sample the whole number of positions that fits best, up to the longest sample."""
     rows = s.given.rows
     moved = rows.position_id.clone()
     reach = int(rows.position_id.max()) + 1
     every = list(range(-reach, 4 * reach + 1)) if reach <= 512 else list(range(-512, 2048))
-    for sample in rows.sample.unique().tolist():
+    for sample in distinct(rows.sample):
         at = (rows.sample == sample).nonzero()[:, 0]
         at = at[torch.linspace(0, len(at) - 1, min(6, len(at))).long()]
         given, out, tolerance = s.given.take(at), s.out[at], s.tolerance[at]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from logdiff_kernels.check.formulas import GATES
-from logdiff_kernels.check.variants.base import FITTED, Scene, Variant, changed, minimise
+from logdiff_kernels.check.variants.base import FITTED, Scene, Variant, changed, fitted, shortest
 
 _EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3)
 
@@ -47,10 +47,9 @@ def norm(scene: Scene) -> Iterator[Variant]:
 
 
 def _fitted_eps(scene: Scene) -> Iterator[Variant]:
-    some = scene.few(48)
     grid = [math.log10(x) for x in (1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)]
-    at, _ = minimise(lambda x: some.misfit(some.evaluate(eps=10.0**x)), grid)
-    eps = float(f"{10.0**at:.3g}")
+    at = fitted(scene, lambda s, x: s.evaluate(eps=10.0**x), grid)
+    eps = shortest(scene, lambda s, x: s.evaluate(eps=x), 10.0**at)
     yield replace(
         changed("norm-eps-fitted", "norm-eps", f"behaves as with eps {eps:g} instead of {scene.p['eps']:g}", eps=eps),
         rank=FITTED,
@@ -106,12 +105,13 @@ def add(scene: Scene) -> Iterator[Variant]:
             scales = [*base[:number], 1.0, *base[number + 1 :]]
             yield changed("term-unscaled", "residual-scale", f"doesn't scale {name} by {base[number]:g}",
                           scales=scales, shown={"term": name})  # fmt: skip
-        scale = _fitted_scale(scene, number, base)
-        if scale is not None:
-            scales = [*base[:number], scale, *base[number + 1 :]]
+        fitted_scale = _fitted_scale(scene, number, base)
+        if fitted_scale is not None:
+            scales = [*base[:number], fitted_scale, *base[number + 1 :]]
             yield replace(
-                changed("term-scaled", "residual-scale", f"takes {name} times {scale:.6g} instead of {base[number]:g}",
-                        scales=scales, shown={"term": name, "scale": scale}, subtle=True),
+                changed("term-scaled", "residual-scale",
+                        f"takes {name} times {fitted_scale:.6g} instead of {base[number]:g}",
+                        scales=scales, shown={"term": name, "scale": fitted_scale}, subtle=True),
                 rank=FITTED,
             )  # fmt: skip
     if scene.p.get("rest", 1.0) != 1.0:
