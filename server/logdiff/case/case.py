@@ -164,7 +164,7 @@ class Case:
 
     @property
     def holds_tokens(self) -> bool:
-        """Whether this kind of case has log-probabilities to compare; an audit, probes, a dispatch have results alone."""
+        """Whether this kind of case has log-probabilities to compare; audits and probes have results alone."""
         return self.manifest.kind not in _WITHOUT_TOKENS
 
     @property

@@ -323,8 +323,11 @@ def first_divergence(operators: dict[str, Any]) -> str | None:
     return None
 
 
+_NO_OPERATOR = frozenset({"unexplained", "not measured", "several operators together"})
+
+
 def _largest(budget: list[BudgetShare]) -> str | None:
-    named = [b for b in budget if b.component != "unexplained"]
+    named = [b for b in budget if b.component not in _NO_OPERATOR and b.share > 0]
     return max(named, key=lambda b: b.share).component if named else None
 
 
