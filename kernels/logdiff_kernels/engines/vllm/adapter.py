@@ -212,7 +212,8 @@ class VllmEngine:
         source, sampling = read(required(task, "input", str)), self._sampling_of(task)
         self._check_mode()
         responses, limit = source.responses, int(self.config.model_config.max_model_len)
-        jobs, unscored = [], 0
+        jobs, unscored, lengthened = [], 0, 0
+        scored: dict[int, list[int]] = {}
         for index, (prompt, given) in enumerate(zip(source.prompts, responses, strict=True)):
             whole = [*prompt, *given]
             if len(whole) >= limit:  # vLLM wants room for one more token; the last one stays null
@@ -223,14 +224,19 @@ class VllmEngine:
                     sampling, index, max_tokens=1, ignore_eos=True, logprobs=None, prompt_logprobs=sampling.topk
                 )
                 jobs.append(Job(index, whole, params))
+                scored[index] = whole
         outputs, experts = self._observed(jobs, task, progress, prompt_scores=self._prompt_scores(sampling))
         columns = TokenColumns.empty(source.tokens, sampling.topk)
         for index, start in enumerate(starts(responses)):
             if index in outputs:
-                first = len(source.prompts[index])
-                entries = list(outputs[index].prompt_logprobs[first:])
+                # An engine that puts ids of its own before or into a prompt reports them too; the response is its end.
+                more = len(outputs[index].prompt_token_ids or scored[index]) - len(scored[index])
+                lengthened += more != 0
+                entries = list(outputs[index].prompt_logprobs[max(0, len(source.prompts[index]) + more) :])
+                entries = entries[: len(responses[index])]
                 columns.fill(start, responses[index][: len(entries)], entries)
         extra = {"beyond_max_model_len": unscored} if unscored else {}
+        extra |= {"prompts_of_other_length": lengthened} if lengthened else {}
         return self._finish(task, source, source, columns, experts, **extra)
 
     def _prompt_scores(self, sampling: Sampling) -> dict[str, Any] | None:
