@@ -116,6 +116,26 @@ def test_a_failed_ids_gate_is_the_verdict_even_when_the_other_tokens_agree(tmp_p
     assert found.exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (lambda prompt, row: [7, *prompt], "template-differs"),  # one more id before every prompt
+        (lambda prompt, row: [*prompt, 9, 9], "template-differs"),  # two more before every response
+        (lambda prompt, row: [*prompt[: 2 + row % 5], 3, 4, *prompt[3 + row % 5 :]], "retokenised"),  # a token split
+    ],
+)
+def test_ids_that_depart_everywhere_at_one_place_are_a_template_and_elsewhere_another_tokenizer(
+    change, cause, tmp_path
+):
+    case = FAULTS["bit_equal"](0)
+    samples = [
+        {**s, "train_token_ids": [*change(list(s["prompt_token_ids"]), row), *s["response_token_ids"]]}
+        for row, s in enumerate(case.samples)
+    ]
+    found = diagnosis(tmp_path / "pairs.jsonl", case.meta, samples).verdict
+    assert (found.class_, found.cause) == ("data", cause)
+
+
 def test_a_copied_column_is_no_evidence(tmp_path):
     case = FAULTS["bit_equal"](0)
     found = diagnosis(tmp_path / "pairs.jsonl", {"bypass_mode": True}, case.samples)

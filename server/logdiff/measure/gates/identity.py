@@ -19,6 +19,7 @@ class Ids:
     def __init__(self) -> None:
         self._given = self._different = self._samples = 0
         self._first = ""
+        self._at: dict[str, list[int]] = {}
 
     def see(self, batch: PairBatch, out: Exclusion) -> None:
         """Take a batch."""
@@ -33,7 +34,16 @@ class Ids:
                 continue
             self._different += 1
             out.sample[row] = True
+            self._note(sampled, scored, len(prompt))
             self._first = self._first or f"{name_of(batch, row)}: {_first_difference(sampled, scored, len(prompt))}"
+
+    def _note(self, sampled: npt.NDArray[np.int64], scored: npt.NDArray[np.int64], prompt: int) -> None:
+        """[least, most] over the samples that differ: where the first other id stands, and the change of length."""
+        at = _differs_at(sampled, scored)
+        values = {"first_at": at, "before_response": prompt - at, "length_change": len(scored) - len(sampled)}
+        for name, value in values.items():
+            least, most = self._at.get(name, [value, value])
+            self._at[name] = [min(least, value), max(most, value)]
 
     def result(self) -> Gate:
         """The gate after the last batch."""
@@ -41,11 +51,18 @@ class Ids:
             return Gate("ids", None, "not measured: the input holds no ids of the trainer (train_token_ids)")
         if self._different:
             text = f"{self._different} of {counted(self._given, 'sample')} were scored on other ids; {self._first}"
-            return Gate("ids", False, text, {"different": self._different, "given": self._given})
+            return Gate("ids", False, text, {"different": self._different, "given": self._given, **self._at})
         text = f"equal in {counted(self._given, 'sample')}"
         if self._given < self._samples:
             text += f"; {self._samples - self._given} carry no ids of the trainer"
         return Gate("ids", True, text)
+
+
+def _differs_at(sampled: npt.NDArray[np.int64], scored: npt.NDArray[np.int64]) -> int:
+    """Position of the first other id; the common length where one is the other's beginning."""
+    common = min(len(sampled), len(scored))
+    differs = np.flatnonzero(sampled[:common] != scored[:common])
+    return int(differs[0]) if len(differs) else common
 
 
 def _first_difference(sampled: npt.NDArray[np.int64], scored: npt.NDArray[np.int64], prompt: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from logdiff.verdict.features import Features
@@ -78,10 +80,19 @@ def _ids(f: Features, board: Board) -> None:
     data = gate.data or {}
     share = data.get("different", 0) / max(data.get("given", 1), 1)
     said = (evidence(f, f"the trainer scored other ids: {gate.detail}", share, 0.0),)
-    in_prompt = "prompt position" in gate.detail
-    cause = "template-differs" if in_prompt and share > 0.95 else "retokenised"
+    cause = "template-differs" if share > 0.95 and _one_place(data) else "retokenised"
     board.add(Finding(cause, 0.9, 1.0, said, side="train"))
     board.add(Finding("ids-differ", 0.6, 1.0, said, side="train"))
+
+
+def _one_place(data: dict[str, Any]) -> bool:
+    """Whether every prompt departs at one place, seen from start or end, and by as many ids, as a template does."""
+    spans = {name: data.get(name) for name in ("first_at", "before_response", "length_change")}
+    if not all(isinstance(span, list) and len(span) == 2 for span in spans.values()):
+        return False
+    constant = {name: span[0] == span[1] for name, span in spans.items() if span is not None}
+    in_prompt = bool(spans["before_response"] and spans["before_response"][0] >= 0)
+    return in_prompt and constant["length_change"] and (constant["first_at"] or constant["before_response"])
 
 
 def _positive(f: Features, board: Board) -> None:
