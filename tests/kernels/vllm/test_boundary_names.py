@@ -193,3 +193,56 @@ def test_parts_of_ranks_know_their_place(rank: int) -> None:
         assert found[part].shard.mode == "whole", part
     assert found["mlp_out"].given_shards == [Shard("columns", rank * 32, 64)]
     assert found["attn_out"].given_shards == [Shard("columns", rank * Q // 2, Q)]
+
+
+def test_rotated_pairs_of_latent_attention_are_put_in_halves_for_queries_and_keys_alike() -> None:
+    heads, plain, turned = 2, 4, 6
+    layer = Layer()
+    x = layer.norm("input_layernorm", layer.rows(H))[0]
+    (q,) = layer.call("linear", "self_attn.q_proj", [x], [layer.rows(heads * (plain + turned))])
+    (kv,) = layer.call("linear", "self_attn.kv_a_proj_with_mqa", [x], [layer.rows(8 + turned)])
+    latent = layer.norm("self_attn.kv_a_layernorm", kv[:, :8].contiguous())[0]
+    module = SimpleNamespace(is_neox_style=False, rotary_dim=turned)
+    left = [layer.rows(heads * turned), layer.rows(turned)]
+    given = [q.view(N, heads, -1)[..., plain:].reshape(N, -1), kv[:, 8:].contiguous()]
+    layer.call("rope", "self_attn.rotary_emb", given, left, module)
+    whole = torch.cat([q.view(N, heads, -1)[..., :plain], left[0].view(N, heads, turned)], -1)
+    impl = SimpleNamespace(scale=0.5)
+    attention = SimpleNamespace(impl=impl, num_heads=heads, num_kv_heads=1, qk_head_dim=plain + turned, v_head_dim=4)
+    layer.call(
+        "attention", "self_attn.mla_attn.attn", [whole.reshape(N, -1), latent, left[1]], [layer.rows(8)], attention
+    )
+    layer.row("self_attn.o_proj", layer.calls[-1].left[0], 8)
+    found = layer.placed(None)
+    order = [0, 2, 4, 1, 3, 5]
+    assert same(found["k_rope"].values, left[1][:, order])
+    assert same(found["q_rope"].values, left[0].view(N, heads, turned)[..., order].reshape(N, -1))
+    query, _, key = found["context"].given
+    assert same(key, found["k_rope"].values)
+    assert (found["k_rope"].every, found["kv_a_norm"].every) == (True, True)
+    scores, own = (query.double().view(N, heads, -1)[..., plain:], key.double()), (left[0].double(), left[1].double())
+    expected = torch.einsum("nhd,md->nhm", own[0].view(N, heads, turned), own[1])
+    assert torch.allclose(torch.einsum("nhd,md->nhm", *scores), expected)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.5])
+def test_a_factor_on_the_sum_of_experts_stands_in_weights_and_sum(factor: float) -> None:
+    layer = Layer()
+    x = layer.rows(H)
+    logits, ids = layer.rows(8), torch.arange(N * 2).view(N, 2) % 8
+    weights = torch.rand(N, 2).sort(-1, descending=True).values
+    layer.attend(*layer.qkv(layer.norm("input_layernorm", layer.rows(H))[0]))
+    layer.call("linear", "mlp.gate", [x], [logits])
+    layer.call("router", "mlp.experts.router", [logits], [weights, ids])
+    (summed,) = layer.call("experts", "mlp.experts.routed_experts", [x, weights, ids], [layer.rows(H)])
+    runner = SimpleNamespace(
+        router=SimpleNamespace(routed_scaling_factor=1.0), routed_experts=SimpleNamespace(), shared_experts=None,
+        routed_scaling_factor=factor, moe_config=SimpleNamespace(tp_size=1, ep_size=1),
+    )  # fmt: skip
+    layer.call("moe", "mlp.experts", [x], [(factor * summed).to(summed.dtype)], runner)
+    found = layer.placed(None)
+    assert same(found["expert_weights"].values, weights * factor)
+    assert same(found["experts_out"].values, found["moe_out"].values)
+    assert same(found["experts_out"].given[1], weights * factor)
+    assert same(found["experts_out"].given[2], ids)
+    assert found["expert_weights"].facts["scaling"] == factor

@@ -166,7 +166,21 @@ class _Layer:
             shard = WHOLE
             if source is not None and not (self.latent and part == "k"):
                 shard = source.shard.like(left.shape[1], source.values.shape[1])
-            self.add(f"{part}_rope", call, left, [given], shard, [shard])
+            facts = facts_of("rope", call.module)
+            if self.pairs:
+                left, facts = _halves_first(left, self.pairs, self.pairs), {**facts, "reordered": "pairs to halves"}
+            self.add(f"{part}_rope", call, left, [given], shard, [shard], facts)
+
+    @property
+    def pairs(self) -> int:
+        """Features of a head that attention over latents rotates in pairs; 0 where halves are rotated, or no latents.
+
+        Such features are put in halves, on queries and keys alike, as other engines leave them: no score changes.
+        """
+        call = next((one for _, one in self.of_kind("rope")), None)
+        if not self.latent or call is None or getattr(call.module, "is_neox_style", True):
+            return 0
+        return int(call.module.rotary_dim)
 
     def _context(self, call: Call) -> None:
         shards = []
@@ -176,12 +190,24 @@ class _Layer:
             shards.append(source.shard.like(given.shape[1], source.values.shape[1]) if known and source else WHOLE)
             if part != "v" and source is not None and not self.latent and not self.part(f"{part}_rope"):
                 self._unseen_rotation(part, call, given, source, shards[-1])
-            if part != "q":
-                self._cached(given)
+        for given in self._attended(call)[1:]:
+            self._cached(given)
         left = call.left[0]
         shard = shards[0].like(left.shape[1], call.given[0].shape[1]) if shards else WHOLE
         facts = {**facts_of("attention", call.module), "latent": self.latent}
-        self.add("context", call, left, call.given[:3], shard, shards, facts)
+        self.add("context", call, left, self._attended(call), shard, shards, facts)
+
+    def _attended(self, call: Call) -> list[torch.Tensor]:
+        """What attention is given: queries, keys, values, or queries, latents and rotated keys."""
+        given = call.given[:3]
+        if self.pairs and len(given) == 3:
+            head = int(call.module.qk_head_dim)
+            given = [
+                _halves_first(given[0], head, self.pairs),
+                given[1],
+                _halves_first(given[2], self.pairs, self.pairs),
+            ]
+        return given
 
     def _unseen_rotation(self, part: str, call: Call, given: torch.Tensor, source: Found, shard: Shard) -> None:
         """Rows that attention is given, where they are no more those of the projection and no module rotated them."""
@@ -226,7 +252,8 @@ class _Layer:
         runner = next((call for _, call in self.of_kind("moe")), None)
         if runner is None:
             return
-        facts = router_facts(runner.module)
+        facts, scale = router_facts(runner.module), self._scale(runner)
+        total = scale * facts["scaling"]
         for _, call in self.of_kind("linear"):
             if call.left[0].shape[1] == 1 and not self.inside(call):  # the gate of a shared expert
                 self.add("shared_scale", call, call.left[0], call.given)
@@ -238,7 +265,7 @@ class _Layer:
             else:
                 self.add("router_logits", call, logits, [], facts={"class": facts["class"]})
             self.add("expert_ids", call, call.left[1], [logits], facts=facts)
-            self.add("expert_weights", call, call.left[0], [logits], facts=facts)
+            self.add("expert_weights", call, scale * call.left[0], [logits], facts={**facts, "scaling": total})
         gate = getattr(runner.module, "gate", None)
         for _, call in self.of_kind("linear"):  # where the choice of experts was not seen
             if call.module is gate or any(same(call.left[0], given) for given in runner.given[1:]):
@@ -248,7 +275,8 @@ class _Layer:
         for _, call in self.of_kind("experts"):
             partial = several and not getattr(runner.module, "_fused_output_is_reduced", False)
             shard = Shard("sum") if partial else WHOLE
-            self.add("experts_out", call, call.left[0], call.given, shard, facts=experts_facts(runner.module))
+            given = [call.given[0], *(scale * t if t.is_floating_point() else t for t in call.given[1:])]
+            self.add("experts_out", call, scale * call.left[0], given, shard, facts=experts_facts(runner.module))
         if self.part("experts_out") is None and _shared(runner.module) is None:  # the layer is one operator
             chosen = [f.values for p in ("expert_weights", "expert_ids") if (f := self.part(p)) is not None]
             given = [*runner.given[:1], *chosen]
@@ -259,6 +287,13 @@ class _Layer:
         held = getattr(runner.module, "routed_experts", None)
         if held is not None and not self.of_kind("experts"):  # their weights were read by the layer itself
             self.found[self._name("moe_out")].modules += (held,)
+
+    def _scale(self, runner: Call) -> float:
+        """The factor that the layer puts on the sum of routed experts after it was made; with it, weights and sum are
+        what engines that scale the weights have."""
+        scale = float(getattr(runner.module, "routed_scaling_factor", 1.0) or 1.0)
+        divided = runner.left[0].dtype == torch.float16 and _shared(runner.module) is not None  # the shared experts are
+        return 1.0 if divided else scale
 
     # norms of the hidden state
 
@@ -324,6 +359,13 @@ def _norm_of(name: str, total: str | None, call: Call) -> list[Found]:
         Found(total, call.where, stream, [residual, x], {"class": facts["class"]}, ()),
         Found(name, call.where, rows, [stream], {**facts, "fused_add": True}, (call.module,)),
     ]
+
+
+def _halves_first(rows: torch.Tensor, head: int, pairs: int) -> torch.Tensor:
+    """The last `pairs` features of each head with first members of pairs before second ones."""
+    each = rows.view(len(rows), -1, head)
+    kept, turned = each[..., : head - pairs], each[..., head - pairs :]
+    return torch.cat([kept, turned[..., 0::2], turned[..., 1::2]], -1).reshape(len(rows), -1)
 
 
 def _feeding(call: Call, linears: Sequence[Call], home: str) -> Call | None:

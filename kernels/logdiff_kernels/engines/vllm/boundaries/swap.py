@@ -114,6 +114,8 @@ def _norm(_worker: Any, module: Any, _part: str, fed: list[torch.Tensor], _at: t
 
 
 def _rope(_worker: Any, module: Any, _part: str, fed: list[torch.Tensor], at: torch.Tensor) -> torch.Tensor:
+    if not getattr(module, "is_neox_style", True):
+        raise UnsupportedError("a rotation of pairs has another order of features here", value=type(module).__name__)
     query, key = fed[0].clone(), fed[0].clone()
     output: torch.Tensor = module(at, query, key)[0]
     return output
