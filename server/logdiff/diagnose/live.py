@@ -21,7 +21,7 @@ from logdiff.live.session import Session
 from logdiff.localize.budget_run import budget
 from logdiff.localize.configuration import configuration_findings, flat
 from logdiff.localize.distance import distances
-from logdiff.localize.finding import WEIGHTS, Finding
+from logdiff.localize.finding import CONFIG, WEIGHTS, Finding
 from logdiff.localize.operators import input_findings, operator_findings
 from logdiff.localize.quantity import dtype_findings, gate_findings
 from logdiff.localize.routing import routing
@@ -103,7 +103,7 @@ class _Live:
         self._sums = _weight_sums(session.case.path, session.run.steps)
         self._step = _step(block["measure"], session.run.steps, self._sums)
         self._observed = Observed(self._step)
-        self._models: dict[str, dict[str, Any]] = {}
+        self._toggled: set[str] = set()
 
     def diagnose(self) -> Diagnosis:
         """All experiments that the limits allow, and the verdict."""
@@ -114,12 +114,13 @@ class _Live:
         if self._measurement.comparable and known.measure["mismatched_tokens"]:
             session.tell("diagnose", "looking into both engines")
             self._look()
+            if any(f.rank <= CONFIG for f in known.findings):
+                self._toggles()  # a cause is named already: its proof before a look at every operator
+            self._check()
+            self._toggles()
         else:
             self._weights(None)
         known.same_bits = self._observed.same_bits
-        known.skipped = list(self._observed.skipped)
-        if self._measurement.comparable and known.measure["mismatched_tokens"]:
-            self._toggles()
         known.skipped = list(self._observed.skipped)
         for entry in known.toggles:
             session.case.journal.append("toggle", **entry)
@@ -169,8 +170,8 @@ class _Live:
         return replace(found, extra={**found.extra, "skipped": skipped})
 
     def _look(self) -> None:
-        """Captures, the checkpoint's own numbers, operator checks."""
-        session, observed, known, step = self._session, self._observed, self._known, self._step
+        """Captures of both sides, and the checkpoint's own numbers."""
+        session, observed, step = self._session, self._observed, self._step
         model = self._model()
         if model is None:
             observed.skipped.append(("reference", "no model folder of this side is at hand"))
@@ -187,14 +188,21 @@ class _Live:
             observed.skipped.append(("reference", why))
         self._weights(observed)
         self._distances()
-        if self._limits.allow(10) is None:
-            capture.check(session, observed, model, self._limits)
-        elif observed.boundaries:
-            observed.skipped.append(("operator checks", self._limits.allow(10) or ""))
+        self._known.routing = routing(session.case.path / generated(step), session.case.path / scored(step))
+
+    def _check(self) -> None:
+        """Every captured operator on its own inputs."""
+        observed, known, model = self._observed, self._known, self._model()
+        if model is None or not observed.boundaries:
+            return
+        why = self._limits.allow(10)
+        if why is not None:
+            observed.skipped.append(("operator checks", why))
+            return
+        capture.check(self._session, observed, model, self._limits)
         known.operators = observed.operators
         known.findings += operator_findings(observed.operators, self._classes, known.repeat, self._sound())
         known.findings += input_findings(observed.operators, self._classes, known.repeat)
-        known.routing = routing(session.case.path / generated(step), session.case.path / scored(step))
 
     def _model(self) -> Path | None:
         """The folder that both sides should hold at the step that is looked at."""
@@ -261,11 +269,11 @@ class _Live:
     def _toggles(self) -> None:
         """Start accused sides without what is their own: the number moves, or it does not."""
         known, session = self._known, self._session
-        accused = _accused(known)
-        for side in accused:
+        for side in _accused(known):
             parts = list(toggles.removable(session.spec(side)))
-            if not parts:
+            if not parts or side in self._toggled:
                 continue
+            self._toggled.add(side)
             result = toggles.toggle(session, side, parts, self._step, self._limits)
             if isinstance(result, str):
                 self._observed.skipped.append((f"{side} started plain", result))

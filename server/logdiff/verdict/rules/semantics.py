@@ -303,8 +303,15 @@ def truncation(f: Features, board: Board) -> bool:
     if single:
         said += (evidence(f, "share of tokens left alone after the cut, at exactly 0.0", one.zero_share, 0.0),)
     belief = 0.6 + 0.2 * near_bound + 0.15 * (one.share > 0.3) + 0.1 * single + 0.1 * (one.hard > 0.4) + 0.1 * band
-    board.add(Finding("truncation-renormalised", min(belief, 0.96), 1.0, said, side=side, component="sampling.top_p"))
+    belief = min(belief, 0.96) * _stated(f)
+    board.add(Finding("truncation-renormalised", belief, 1.0, said, side=side, component="sampling.top_p"))
     return True
+
+
+def _stated(f: Features) -> float:
+    """Less than 1 where the header says that nothing is cut: what is one-sided then needs another explanation first."""
+    top_p, top_k = f.number("top_p"), f.number("top_k")
+    return 0.55 if top_p is not None and top_p >= 1 and top_k is not None and top_k <= 0 else 1.0
 
 
 def _lost_mass(f: Features, board: Board) -> bool:
@@ -324,7 +331,7 @@ def _lost_mass(f: Features, board: Board) -> bool:
                 f, "its distance from 1 in standard errors; rounding and other weights leave it at 1", own.z, -8.0
             ),
         )
-        belief = 0.85 if cut else 0.68
+        belief = (0.85 if cut else 0.68) * _stated(f)
         board.add(Finding("truncation-renormalised", belief, 0.9, said, side=side, component="sampling.top_p"))
         return True
     return False
