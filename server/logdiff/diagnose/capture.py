@@ -16,7 +16,7 @@ ROWS = 480
 """Rows that are captured of each side at most, prompts included."""
 VALUES = 100_000_000
 """Captured values of each side and phase at most; large models get fewer rows."""
-CHECK_SECONDS = 45.0
+CHECK_SECONDS = 35.0
 
 OPERATORS = "results/operators.json"
 

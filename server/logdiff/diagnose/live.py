@@ -117,6 +117,7 @@ class _Live:
             if any(f.rank <= CONFIG for f in known.findings):
                 self._toggles()  # a cause is named already: its proof before a look at every operator
             self._check()
+            session.close_free()
             self._toggles()
         else:
             self._weights(None)

@@ -78,6 +78,7 @@ class Session:
             if r["event"] == "unsupported"
         }
         self._starts = sum(1 for r in case.journal.read() if r["event"] == "engine_starting")
+        self._free: LocalRunner | None = None
         self.switchable = False
         """Whether engines are started such that operators can be switched in place; stock calls stay stock."""
 
@@ -87,6 +88,7 @@ class Session:
     def __exit__(self, *_: object) -> None:
         for name in list(self._slots):
             self.close(name)
+        self.close_free()
 
     def spec(self, side: str) -> EngineSpec:
         """The engine of a side on the folder that its model was resolved to."""
@@ -124,28 +126,27 @@ class Session:
         self, key: str, task: dict[str, Any], *, output: str, inputs: Sequence[Path] = (), side: str = "train"
     ) -> Outcome:
         """Do one engine-free task beside the model, with the interpreter of `side` and without its `env` and `modules`,
-        or find it done. Each runs in a process of its own. Arguments and errors as `do`."""
-        runner: list[Engine] = []
+        or find it done. One process does all of them, until `close_free`. Arguments and errors as `do`."""
+        return self._once(key, task, output, inputs, optional=True, engine=lambda: self._free_runner(side))
 
-        def started() -> Engine:
-            log = self.case.path / "logs" / f"{re.sub(r'[^A-Za-z0-9_.=-]+', '-', key)}.log"
-            free = LocalRunner.start(
+    def close_free(self) -> None:
+        """End the process of engine-free tasks, if it runs."""
+        runner, self._free = self._free, None
+        if runner is not None:
+            runner.close()
+
+    def _free_runner(self, side: str) -> Engine:
+        if self._free is None:
+            self._free = LocalRunner.start(
                 None,
-                log=log,
+                log=self.case.path / "logs" / "beside-the-model.log",
                 python=self.run.spec(side).python,
                 env={VARIABLE: ""},
                 timeouts=self._timeouts,
                 on_progress=self._on_progress,
                 cancel=self._cancel,
             )
-            runner.append(free)
-            return free
-
-        try:
-            return self._once(key, task, output, inputs, optional=True, engine=started)
-        finally:
-            for one in runner:
-                one.close()
+        return self._free
 
     @property
     def starts(self) -> int:
