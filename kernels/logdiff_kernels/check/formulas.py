@@ -45,13 +45,19 @@ def linear(given: Given, p: Parameters) -> torch.Tensor:
 
 def linear_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> torch.Tensor:
     """Output and partial sums of a split reduction rounded; fp32 accumulation over K terms."""
-    terms = partial_sums(given.x[0], p["weight"]) * float(p.get("scale", 1.0)) ** 2
+    terms = partial_sums(given.x[0], p) * float(p.get("scale", 1.0)) ** 2
     count = int(p["weight"].shape[-1])
     return (u * u * (ref.square() + terms) + (SINGLE * SINGLE * count) * terms).sqrt()
 
 
-def partial_sums(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Mean square of a partial sum of x W^T whose terms have random signs: [n, F] fp64."""
+def partial_sums(x: torch.Tensor, p: Parameters) -> torch.Tensor:
+    """Mean square of a partial sum of x W^T whose terms have random signs: [n, F] fp64.
+
+    With the parameter `rough`, as if large inputs and large weights fell together by chance alone: no second product.
+    """
+    weight = p["weight"]
+    if p.get("rough"):
+        return x.square().sum(-1, keepdim=True).double() * weight.square().mean(-1).double()
     return functional.linear(x.float().square(), weight.float().square()).double()
 
 
@@ -163,7 +169,7 @@ def lm_head(given: Given, p: Parameters) -> torch.Tensor:
 
 def lm_head_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> torch.Tensor:
     """As a linear layer; a scale and a soft cap round at each of their steps."""
-    terms = partial_sums(given.x[0], p["weight"]) * float(p.get("scale", 1.0)) ** 2
+    terms = partial_sums(given.x[0], p) * float(p.get("scale", 1.0)) ** 2
     steps = 1 + 3 * bool(p.get("softcap")) + int(p.get("scale", 1.0) != 1.0)
     count = int(p["weight"].shape[-1])
     return (u * u * (steps * ref.square() + terms) + (SINGLE * SINGLE * count) * terms).sqrt()
@@ -174,7 +180,7 @@ def rope(given: Given, p: Parameters) -> torch.Tensor:
 
     Parameters: `inv_freq` [R/2] fp32, `factor` (on cosine and sine), `head` (features of a head), `start` (first
     rotated feature of a head, 0), `interleaved` (pairs 2i, 2i+1 instead of i, i + R/2), `deinterleaved` (pairs are
-    neighbours in the input and halves apart in the output), `missing`, `part` (see `cut`).
+    neighbours in the input and halves apart in the output), `missing`, `part` (see `cut`), `angle` [n, R/2] or None.
     """
     x = cut(given.x[0], p)
     if p.get("missing"):
@@ -198,7 +204,9 @@ def rope(given: Given, p: Parameters) -> torch.Tensor:
 
 def tables(positions: torch.Tensor, p: Parameters, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosine and sine [n, R/2] of positions; angles in fp32 unless the call is in fp64."""
-    angle = positions.to(wide(dtype))[:, None] * p["inv_freq"].to(wide(dtype))
+    angle = p.get("angle")
+    if angle is None:
+        angle = positions.to(wide(dtype))[:, None] * p["inv_freq"].to(wide(dtype))
     factor = p.get("factor", 1.0)
     return (angle.cos() * factor).to(dtype), (angle.sin() * factor).to(dtype)
 

@@ -49,12 +49,8 @@ def reference(session: Session, observed: Observed, model: Path) -> None:
     tokens = session.case.path / generated(step)
     sampling = scoring(session.run.sampling.request())
     task = {"task": "reference", "model": str(model), "dtype": session.run.dtype, "input": str(tokens)}
-    outcome = session.do_free(
-        f"step{step}/reference",
-        {**task, "sampling": sampling},
-        output=f"captures/step{step}/reference/reference.json",
-        inputs=[tokens],
-    )
+    output = f"captures/step{step}/reference/reference.json"
+    outcome = _attempt_free(session, f"step{step}/reference", {**task, "sampling": sampling}, output, [tokens])
     if outcome.path is None:
         observed.skipped.append(("reference", outcome.reason or "it failed"))
         return
@@ -126,12 +122,8 @@ def check(session: Session, observed: Observed, model: Path, limits: Limits) -> 
         "args": {side: session.spec(side).args for side in ("rollout", "train")},
         "seconds": CHECK_SECONDS,
     }
-    outcome = session.do_free(
-        f"step{step}/check_operators",
-        task,
-        output=f"captures/step{step}/boundaries/operators.json",
-        inputs=[tokens, *files],
-    )
+    output = f"captures/step{step}/boundaries/operators.json"
+    outcome = _attempt_free(session, f"step{step}/check_operators", task, output, [tokens, *files])
     if outcome.path is None:
         observed.skipped.append(("operator checks", outcome.reason or "they failed"))
         return
@@ -190,6 +182,17 @@ def _attempt(
     except LogdiffError as error:
         session.check_cancel()
         session.close(side)
+        session.case.journal.append("experiment_failed", task=key, error=error.message[:2000])
+        return Outcome(None, reason=error.message)
+
+
+def _attempt_free(session: Session, key: str, task: dict[str, Any], output: str, inputs: list[Path]) -> Outcome:
+    """An engine-free task whose failure does not end the diagnosis."""
+    try:
+        return session.do_free(key, task, output=output, inputs=inputs)
+    except LogdiffError as error:
+        session.check_cancel()
+        session.close_free()
         session.case.journal.append("experiment_failed", task=key, error=error.message[:2000])
         return Outcome(None, reason=error.message)
 

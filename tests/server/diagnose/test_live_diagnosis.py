@@ -89,6 +89,19 @@ def test_an_experiment_that_fails_is_named_and_does_not_end_it(here: Path) -> No
     assert any(entry["what"] == "train/score" for entry in found.extra["skipped"])
 
 
+@pytest.mark.parametrize("task", ["reference", "check_operators"])
+def test_a_process_beside_the_model_that_dies_is_named_and_does_not_end_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    monkeypatch.setenv("FAKE_DIES_AT", task)
+    run = fake_run(here, rollout={"captures": True}, train={"captures": True})
+    found, case = _diagnose(here, run)
+    assert found.verdict.class_ != "none"
+    names = {"reference": "reference", "check_operators": "operator checks"}
+    assert any(entry["what"] == names[task] for entry in found.extra["skipped"])
+    assert case.is_complete
+
+
 def test_cancelling_ends_it(here: Path) -> None:
     import threading
 

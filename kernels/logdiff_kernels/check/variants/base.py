@@ -30,7 +30,7 @@ class Scene:
         out: what was captured, fp64 [n, F].
         tolerance: fp64 [n, F]; inf for features that don't count.
         dtype: the run's.
-        everywhere: inputs of all captured rows, for hypotheses about neighbours.
+        everywhere: inputs of all captured rows in their own dtype, for hypotheses about neighbours.
         index: int64 [n], which of `everywhere`'s rows these are.
         others: (boundary, parameters) of operators of the same kind and shapes elsewhere in the model.
         facts: numbers of the model and of the run that a hypothesis may be made of (`windows`, `thetas`,

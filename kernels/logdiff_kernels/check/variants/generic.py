@@ -83,7 +83,7 @@ def _rows_moved(scene: Scene) -> Iterator[Variant]:
     """Each row is the reference of another row: of a neighbour, of another sample, of none in particular."""
     if scene.ref.shape[-1] < 2 or len(scene.everywhere.rows) > 4096:
         return
-    every = scene.evaluate(scene.everywhere)
+    every = scene.evaluate(scene.everywhere.to(torch.float64))
     rows, mine = scene.everywhere.rows, scene.given.rows
     place = {(a, b): i for i, (a, b) in enumerate(zip(rows.sample.tolist(), rows.position.tolist(), strict=True))}
     for shift in (-1, 1, -2, 2):

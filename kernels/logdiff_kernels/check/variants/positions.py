@@ -138,10 +138,4 @@ def _half_angles(s: Scene) -> torch.Tensor:
     positions = s.given.rows.position_id
     inv_freq = s.p["inv_freq"]
     angle = (positions.to(torch.bfloat16)[:, None] * inv_freq.to(torch.bfloat16)).double()
-    # The formula multiplies positions and frequencies; one row at a time it can be given any angle.
-    parts = []
-    for row in range(len(positions)):
-        at = torch.tensor([row])
-        one = _moved(s.given.take(at), torch.ones(1, dtype=torch.int64))
-        parts.append(s.evaluate(one, inv_freq=angle[row]))
-    return torch.cat(parts)
+    return s.evaluate(angle=angle)
