@@ -252,14 +252,14 @@ NEXT: dict[str, tuple[str, ...]] = {
     "undetermined": ("diagnose-more", "localize", "worst-tokens", "report"),
     "invalid-evidence": ("broken-tokens", "report"),
     "none-recorded": ("report",),
-    "operator-recorded": ("diagnose-live", "diagnose-new-run", "worst-tokens", "report"),
-    "routing-recorded": ("diagnose-live", "diagnose-new-run", "worst-tokens", "report"),
+    "operator-recorded": ("diagnose-more", "diagnose-live", "diagnose-new-run", "worst-tokens", "report"),
+    "routing-recorded": ("diagnose-more", "diagnose-live", "diagnose-new-run", "worst-tokens", "report"),
     "weights-recorded": _FIX_RECORDED,
     "sampling-processing-recorded": _FIX_RECORDED,
     "data-recorded": _FIX_RECORDED,
     "framework-config-recorded": _FIX_RECORDED,
     "framework-implementation-recorded": _FIX_RECORDED,
-    "undetermined-recorded": ("diagnose-live", "diagnose-new-run", "worst-tokens", "report"),
+    "undetermined-recorded": ("diagnose-more", "diagnose-live", "diagnose-new-run", "worst-tokens", "report"),
     "invalid-evidence-recorded": ("broken-tokens", "report"),
 }
 """Situation -> steps, the first one first."""

@@ -101,6 +101,9 @@ def test_every_fault_of_a_live_case_leads_to_a_proof_on_the_same_tokens(class_: 
 def test_what_tokens_alone_can_not_settle_is_asked_of_the_engines_where_they_are_at_hand(class_: str) -> None:
     live = Known(case_state("c", manifest=LIVE, measure=measured(), verdict=recorded(class_)), run_file="run.yaml")
     assert calls_for(live)[0].arguments == {"run_file": "run.yaml", "case": "c"}
+    cut = {**recorded(class_), "skipped": [{"what": "reference", "why": "no time left"}]}
+    short = Known(case_state("c", manifest=LIVE, measure=measured(), verdict=cut), run_file="run.yaml")
+    assert calls_for(short)[0].arguments == {"run_file": "run.yaml", "case": "c", "max_seconds": 600, "max_starts": 12}
     dump = Known(case_state("c", manifest=RECORDED, measure=measured(), verdict=recorded(class_)))
     assert calls_for(dump)[0].tool == "case_query"
     assert "write them into a run file" in render_page(dump)[1]
