@@ -246,3 +246,14 @@ def test_a_factor_on_the_sum_of_experts_stands_in_weights_and_sum(factor: float)
     assert same(found["experts_out"].given[1], weights * factor)
     assert same(found["experts_out"].given[2], ids)
     assert found["expert_weights"].facts["scaling"] == factor
+
+
+def test_an_activation_that_layers_share_belongs_to_the_block_that_feeds_it() -> None:
+    layer = Layer()
+    layer.attend(*layer.qkv(layer.norm("input_layernorm", layer.rows(H))[0]))
+    layer.mlp(layer.norm("post_attention_layernorm", layer.rows(H), layer.rows(H))[0])
+    act = next(call for call in layer.calls if call.kind == "activation")
+    act.where = "model.layers.0.mlp.act_fn"
+    found = layer.placed(None)
+    assert {"gate", "up", "act", "mlp_out"} <= set(found)
+    assert same(found["mlp_out"].given[0], found["act"].values)

@@ -230,8 +230,8 @@ class _Layer:
         linears = [call for _, call in self.of_kind("linear")]
         for at, call in self.of_kind("activation"):
             shared = "shared_" if id(call.module) in self.shared else ""
-            home = call.where.rpartition(".")[0]
-            source = _feeding(call, linears, home)
+            source = _feeding(call, [one for one in linears if not self.inside(one)])
+            home = (call if source is None else source).where.rpartition(".")[0]  # layers may share an activation
             if source is not None:
                 pieces = list(split_parts(source))
                 parts = ("gate", "up") if len(pieces) == 2 else ("up",)
@@ -368,13 +368,13 @@ def _halves_first(rows: torch.Tensor, head: int, pairs: int) -> torch.Tensor:
     return torch.cat([kept, turned[..., 0::2], turned[..., 1::2]], -1).reshape(len(rows), -1)
 
 
-def _feeding(call: Call, linears: Sequence[Call], home: str) -> Call | None:
-    """The linear layer whose rows an activation received; one beside it of that width if something lies between."""
+def _feeding(call: Call, linears: Sequence[Call]) -> Call | None:
+    """The linear layer whose rows an activation received; the last one of that width if something lies between."""
     if not call.given:
         return None
     given = call.given[0]
-    beside = [one for one in linears if one.where.rpartition(".")[0] == home and one.left[0].shape == given.shape]
-    return next((one for one in linears if same(one.left[0], given)), beside[0] if beside else None)
+    wide = [one for one in linears if one.left[0].shape == given.shape]
+    return next((one for one in wide if same(one.left[0], given)), wide[-1] if wide else None)
 
 
 def _halves(call: Call) -> list[torch.Tensor]:
