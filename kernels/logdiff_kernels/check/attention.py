@@ -26,9 +26,10 @@ BLOCK = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Queries of one sample: rows of the output, q [Hq, n, D], k and v [Hq, m, D], seen bool [n, m]."""
+    """Queries of one sample: rows of the output and of the keys, q [Hq, n, D], k and v [Hq, m, D], seen bool [n, m]."""
 
     index: torch.Tensor
+    keys: torch.Tensor
     q: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
@@ -52,6 +53,7 @@ def attention(given: Given, p: Parameters) -> torch.Tensor:
 def attention_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> torch.Tensor:
     """Scores, the maximum taken off, weights and output rounded; sums in fp32."""
     out = torch.zeros_like(ref)
+    latents = given.key
     given = expanded(given, p)
     for piece in pieces(given, p):
         s = scores(piece, p)
@@ -66,9 +68,30 @@ def attention_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -
         dot = (piece.q.square() @ piece.k.square().transpose(1, 2)).sqrt() * abs(p["scale"])
         single = weights.square() * torch.where(piece.seen, dot, 0.0).square()
         fine = (single * p["size"]) @ v2 + plain
-        part = (u * u * (context.square() + plain + moved.clamp(min=0)) + SINGLE * SINGLE * fine).sqrt()
+        coarse = context.square() + plain + moved.clamp(min=0)
+        if latents is not None and p.get("up") is not None:
+            coarse = coarse + _absorbed(piece, weights, latents, dot, p)
+        part = (u * u * coarse + SINGLE * SINGLE * fine).sqrt()
         out[piece.index] = part.transpose(0, 1).flatten(1)
     return out + 1e-3 * u * ref.square().mean(-1, keepdim=True).sqrt()
+
+
+def _absorbed(
+    piece: Piece, weights: torch.Tensor, latents: torch.Tensor, dot: torch.Tensor, p: Parameters
+) -> torch.Tensor:
+    """What rounding adds where the up-projection is taken into the query and the output, or keys are rounded once made.
+
+    In units of u squared, [Hq, n, Dv].
+    """
+    latent = latents[piece.keys].to(weights.dtype)
+    up = grouped(p["up"].T, p["heads"], -1).permute(1, 2, 0).to(weights.dtype)  # [Hq, nope + v, rank]
+    turned = piece.q[..., : p["nope"]] @ up[:, : p["nope"]]
+    scored = (turned.square() @ latent.square().T) * p["scale"] ** 2 + dot.square()
+    noise = weights.square() * torch.where(piece.seen, scored, 0.0)
+    context = weights @ piece.v
+    moved = noise @ piece.v.square() - 2 * context * (noise @ piece.v) + context.square() * noise.sum(-1, keepdim=True)
+    inside = (weights @ latent).square() + weights.square() @ latent.square()
+    return moved.clamp(min=0) + inside @ up[:, p["nope"] :].square().transpose(1, 2)
 
 
 def expanded(given: Given, p: Parameters) -> Given:
@@ -116,7 +139,7 @@ def pieces(given: Given, p: Parameters) -> Iterator[Piece]:
             if p.get("leak"):
                 seen = torch.where(own[None, :], seen, True)
             q = grouped(given.x[0][part], heads, -1).transpose(0, 1)
-            yield Piece(part, q, k, v, seen)
+            yield Piece(part, found, q, k, v, seen)
 
 
 def mask(at: torch.Tensor, key: torch.Tensor, p: Parameters) -> torch.Tensor:

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from logdiff_kernels.check.given import SINGLE, Parameters, roundoff
+from logdiff_kernels.check.given import Parameters, roundoff
 from logdiff_kernels.check.judgement import RMS_BOUND, rms
+from logdiff_kernels.check.kinds import tolerance
 from logdiff_kernels.check.regression import Fit, regress
 from logdiff_kernels.check.variants import NAMED, Scene, Variant, generic
 
@@ -104,7 +105,7 @@ def _try(scene: Scene, variant: Variant, allowance: float, groups: torch.Tensor 
     fit = regress(measured, (predicted - scene.ref) / scene.tolerance, groups)
     if fit.size == 0.0:
         return None
-    rest = _rest(scene, predicted)
+    rest = fit.rest if scene.subtle else _rest(scene, variant, predicted)
     left = rms(scene.out - predicted) / max(rms(scene.ref), 1e-300)
     if scene.subtle:
         near = abs(fit.beta - 1) <= min(0.25, max(0.05, 3 * abs(fit.beta / fit.z) if fit.z else 0.25))
@@ -114,10 +115,13 @@ def _try(scene: Scene, variant: Variant, allowance: float, groups: torch.Tensor 
     return Tried(variant, fit, rest, left, fits)
 
 
-def _rest(scene: Scene, predicted: torch.Tensor) -> float:
+def _rest(scene: Scene, variant: Variant, predicted: torch.Tensor) -> float:
     """Rms of what a prediction leaves over, in units of its own rounding."""
-    u = SINGLE if scene.kind == "logprob" else roundoff(scene.dtype)
-    own = (scene.tolerance.square() + (1.5 * u * predicted).square()).sqrt()
+    own = (scene.tolerance.square() + (1.5 * roundoff(scene.dtype) * predicted).square()).sqrt()
+    if scene.kind == "logprob":
+        own = scene.tolerance
+        if "temperature" in variant.parameters:  # logits are divided in their own dtype
+            own = tolerance("logprob", scene.given, {**scene.p, **variant.parameters}, predicted, scene.dtype)
     return rms((scene.out - predicted) / own) / math.sqrt(scene.judged)
 
 

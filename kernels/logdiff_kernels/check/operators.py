@@ -25,6 +25,9 @@ from logdiff_kernels.observe.boundaries import names
 BLOCK = 1 << 22
 """Elements of an output that are judged at a time."""
 
+ELEMENTS = 64
+"""Fewest elements that a hypothesis about a part of the features is tried on."""
+
 CONTROL_ROWS = 32
 """Rows on which the clean implementation shows its own rounding."""
 
@@ -58,7 +61,7 @@ class Side:
     def check(self, name: str) -> dict[str, Any]:
         """Judge one boundary: an entry of `checks` in `logdiff-operators/1`."""
         captured, operator = self._captured, self._model.operators.get(name)
-        record = self._record(name)
+        record = self.record(name)
         if not isinstance(operator, Operator):
             if names.operator(name) == "router" and names.parse(name)[1] == "expert_ids":
                 return record | routing.check_choice(self._model.operator, captured, name, self._model.dtype)
@@ -74,7 +77,8 @@ class Side:
             return record | {"why": f"its rows have {out.shape[-1]} features, the reference has another number"}
         return record | self._judged(operator, given, out, index)
 
-    def _record(self, name: str) -> dict[str, Any]:
+    def record(self, name: str) -> dict[str, Any]:
+        """An entry of `checks` that says nothing yet."""
         layer, _ = names.parse(name)
         header = self._captured.header
         return {
@@ -150,10 +154,12 @@ class Side:
         chosen = _spread(off.nonzero()[:, 0], self._affordable(operator))
         scene, groups = self._scene(operator, given, wide, out, chosen)
         part = features((scene.out - scene.ref) / scene.tolerance, operator.heads, 3.0 * allowance)
+        if scene.out.numel() < ELEMENTS // 2 and operator.kind != "logprob":
+            return [], part  # anything explains a few numbers
         tried = explain(scene, allowance, groups)
         if part and not any(t.fits for t in tried):
             outside = _outside(part, scene.ref.shape[-1])
-            if outside is not None:
+            if outside is not None and int((~outside).sum()) * len(chosen) >= ELEMENTS:
                 limited = scene.tolerance.masked_fill(outside, math.inf)
                 again = explain(_with(scene, tolerance=limited), allowance, groups)
                 if any(t.fits for t in again):

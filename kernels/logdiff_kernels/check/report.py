@@ -53,10 +53,14 @@ def report(
             left[captured.label].append(name)
             continue
         progress(done, len(work), "boundary", f"{captured.label} {name}")
-        checks[captured.label].append(sides[captured.label].check(name))
-        operator = model.operators.get(name)
-        if isinstance(operator, Operator):
-            edges[captured.label] += inputs.edge(captured, operator, model.dtype)
+        side = sides[captured.label]
+        try:
+            checks[captured.label].append(side.check(name))
+            operator = model.operators.get(name)
+            if isinstance(operator, Operator):
+                edges[captured.label] += inputs.edge(captured, operator, model.dtype)
+        except (RuntimeError, IndexError, ValueError) as error:  # rows of a shape that nobody thought of
+            checks[captured.label].append(side.record(name) | {"why": f"it could not be judged: {error}"})
     for captured in captures:
         _put(document, captured, checks[captured.label], edges[captured.label], left[captured.label])
     return document

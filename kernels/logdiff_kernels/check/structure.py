@@ -40,7 +40,7 @@ def onset(off: torch.Tensor, rows: Rows, first_pass: torch.Tensor, names: list[s
     passes = _threshold(off, rows.passed, "pass")
     samples = [s for s in distinct(rows.sample) if float(off[rows.sample == s].double().mean()) > 0.02]
     inside = torch.isin(rows.sample, torch.tensor(samples))
-    if len(samples) < len(distinct(rows.sample)):
+    if 0 < len(samples) < len(distinct(rows.sample)):
         named = {"samples": [names[s] for s in samples]}
         if _matches(off, inside):
             return {"kind": "samples", **named}
@@ -68,6 +68,8 @@ def _threshold(off: torch.Tensor, values: torch.Tensor, name: str) -> dict[str, 
     order = values.argsort(dim=-1, stable=True)
     steps, flags = values[order], off[order].double()
     total, count = float(flags.sum()), len(flags)
+    if not count:
+        return None
     before = flags.cumsum(0) - flags
     position = torch.arange(count, dtype=torch.float64)
     wrong_from = before + (count - position) - (total - before)  # off before the bound, or right after it
