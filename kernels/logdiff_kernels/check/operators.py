@@ -19,6 +19,7 @@ from logdiff_kernels.check.kinds import KINDS, tolerance
 from logdiff_kernels.check.recognise import Operator
 from logdiff_kernels.check.structure import features, onset
 from logdiff_kernels.check.variants import Scene
+from logdiff_kernels.check.variants.base import LOOSE
 from logdiff_kernels.errors import InputError
 from logdiff_kernels.observe.boundaries import names
 
@@ -133,7 +134,8 @@ class Side:
             first = self._captured.first_pass[index]
             found["onset"] = onset(off, rows, first, self._captured.header.sample_ids)
             tried, part = self._explained(operator, given, wide, out, off, allowance)
-            if part:
+            whole = any(t.fits and t.variant.rank < LOOSE for t in tried) and "heads" not in (part or {})
+            if part and not whole:
                 found["onset"] = (found["onset"] or {}) | part
             found["why"] = _words(tried, judgement.relative)
         found["variants"] = [t.as_dict() for t in tried]

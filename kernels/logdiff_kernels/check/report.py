@@ -9,6 +9,7 @@ from typing import Any
 from logdiff_kernels.check import inputs
 from logdiff_kernels.check.captured import Captured
 from logdiff_kernels.check.divergence import PAIRS, divergence
+from logdiff_kernels.check.given import roundoff
 from logdiff_kernels.check.operators import Model, Side
 from logdiff_kernels.check.recognise import Operator
 from logdiff_kernels.engines.base import Progress
@@ -41,7 +42,7 @@ def report(
         "first_off": {}, "divergence": parted, "without_formula": _without(model),
     }  # fmt: skip
     work = [(c, name) for c in captures for name in c.names()]
-    weight = _growth(parted)
+    weight = _growth(parted, roundoff(model.dtype))
     if seconds is not None:
         work.sort(key=lambda entry: (-weight.get(names.parse(entry[1])[0], 0.0), names.order(entry[1])))
     checks: dict[str, list[dict[str, Any]]] = {c.label: [] for c in captures}
@@ -97,15 +98,16 @@ def _without(model: Model) -> list[dict[str, str]]:
     ]
 
 
-def _growth(parted: list[dict[str, Any]]) -> dict[int | None, float]:
-    """How much the sides part within each layer: the largest ratio of a boundary's difference to the one before."""
+def _growth(parted: list[dict[str, Any]], floor: float) -> dict[int | None, float]:
+    """How much the sides part within each layer: the largest ratio of a boundary's difference to the one before.
+
+    Differences below `floor`, a rounding, count as one.
+    """
     found: dict[int | None, float] = {}
     before: dict[str, float] = {}
     for entry in parted:
         layer = names.parse(entry["boundary"])[0]
-        last = before.get(entry["pair"], 0.0)
-        now = entry["relative"]
-        jump = now / last if last > 0 else (1e9 if now > 0 else 0.0)
-        found[layer] = max(found.get(layer, 0.0), jump if now > 0 else 0.0)
+        now = max(entry["relative"], floor)
+        found[layer] = max(found.get(layer, 0.0), now / before.get(entry["pair"], floor))
         before[entry["pair"]] = now
     return found

@@ -61,8 +61,11 @@ def _bases(scene: Scene) -> Iterator[Variant]:
                       shown={"theta": theta}, subtle=True)  # fmt: skip
     for name, values, factor in scene.facts.get("rope_rules", ()):
         if len(values) == half and not (torch.equal(values.double(), inv_freq) and factor == p.get("factor", 1.0)):
-            yield changed(f"rope-rule-{name}", "rope-scaling", f"uses the frequencies of {name.replace('-', ' ')}",
-                          inv_freq=values.double(), factor=factor, shown={}, subtle=True)  # fmt: skip
+            ratio = (values.double() / inv_freq).log()  # one power of another base, or a rule of its own
+            power = torch.allclose(ratio, ratio[-1] / share[-1] * share, atol=1e-4) if half > 1 else False
+            yield changed(f"rope-rule-{name}", "rope-theta" if power else "rope-scaling",
+                          f"uses the frequencies of {name.replace('-', ' ')}", inv_freq=values.double(),
+                          factor=factor, shown={}, subtle=True)  # fmt: skip
     for factor in (0.125, 0.25, 0.5, 2.0, 4.0, 8.0, 16.0, 32.0):
         yield changed("rope-linear", "rope-scaling", f"divides positions by {factor:g}", inv_freq=inv_freq / factor,
                       shown={"factor": factor})  # fmt: skip
