@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from logdiff_kernels.check.captured import Captured
+from logdiff_kernels.check.clean import Operator
 from logdiff_kernels.check.explain import explain
 from logdiff_kernels.check.formulas import cut
 from logdiff_kernels.check.given import Given, distinct
-from logdiff_kernels.check.recognise import Operator
 from logdiff_kernels.check.variants import Scene
 from logdiff_kernels.errors import InputError
 from logdiff_kernels.observe.boundaries.files import given as given_key

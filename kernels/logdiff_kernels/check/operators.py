@@ -11,12 +11,12 @@ import torch
 
 from logdiff_kernels.check import routing
 from logdiff_kernels.check.captured import Captured
+from logdiff_kernels.check.clean import Operator
 from logdiff_kernels.check.explain import Tried, explain, leans, subtle
 from logdiff_kernels.check.given import Given, Parameters, blocks, cast, grouped
 from logdiff_kernels.check.inputs import fed, operands
 from logdiff_kernels.check.judgement import Judgement
 from logdiff_kernels.check.kinds import KINDS, tolerance
-from logdiff_kernels.check.recognise import Operator
 from logdiff_kernels.check.structure import features, onset
 from logdiff_kernels.check.variants import Scene
 from logdiff_kernels.check.variants.base import LOOSE

@@ -7,69 +7,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from logdiff_kernels.check.captured import Captured
-from logdiff_kernels.check.experts import choose
+from logdiff_kernels.check.clean import Clean, Operator, numbers, same
 from logdiff_kernels.check.formulas import GATES
 from logdiff_kernels.check.given import Given, Parameters, cast
 from logdiff_kernels.check.kinds import KINDS
+from logdiff_kernels.check.recognise_experts import experts, router
 from logdiff_kernels.observe.boundaries import names
-
-EXACT = 1e-11
-"""Largest error, in units of the rms, up to which two fp64 computations are those of one function."""
-
-
-@dataclass(frozen=True)
-class Operator:
-    """One operator of the clean model.
-
-    Attributes:
-        name: boundary.
-        kind: of `KINDS`.
-        inputs: boundaries that feed it.
-        p: parameters; weights in the run's dtype, not copied.
-        module: the module that computes just this operator, or None.
-        heads: heads side by side in a row of its output.
-    """
-
-    name: str
-    kind: str
-    inputs: tuple[str, ...]
-    p: Parameters
-    module: Any = None
-    heads: int | None = None
-
-    @property
-    def part(self) -> str:
-        """Last part of the name."""
-        return names.parse(self.name)[1]
-
-
-@dataclass
-class Clean:
-    """What is known of the clean model: it, and what it passed in fp64 for some tokens.
-
-    Attributes:
-        model: in the run's dtype.
-        captured: its boundaries in fp64.
-        config: its text configuration.
-    """
-
-    model: Any
-    captured: Captured
-    config: Any
-    modules: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.modules = dict(self.model.named_modules())
-
-    def module(self, where: str) -> Any:
-        """The module that a boundary names, or None."""
-        return self.modules.get(where)
 
 
 def gather(captured: Captured, name: str, kind: str, inputs: tuple[str, ...]) -> tuple[Given, torch.Tensor]:
@@ -115,14 +63,6 @@ def recognise(clean: Clean, name: str, inputs: tuple[str, ...], where: str, fact
     return "no formula reproduces the clean model here"
 
 
-def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two fp64 results are one function's."""
-    if a.shape != b.shape:
-        return False
-    scale = float(b.square().mean().sqrt())
-    return float((a - b).abs().max()) <= EXACT * max(scale, 1e-300) and bool(a.isfinite().all())
-
-
 def _alone(kind: str, module: Any) -> Any:
     plain = kind in ("linear", "norm") and module is not None and not any(True for _ in module.children())
     return module if plain else None
@@ -136,16 +76,6 @@ def _heads(clean: Clean, part: str, facts: dict[str, Any], width: int) -> int | 
     else:
         return None
     return int(heads) if heads and width % int(heads) == 0 else None
-
-
-def _numbers(owner: Any, pattern: Callable[[str], bool]) -> set[float]:
-    values = vars(owner) if hasattr(owner, "__dict__") else {}
-    found = {
-        float(v)
-        for k, v in values.items()
-        if isinstance(v, (int, float)) and not isinstance(v, bool) and pattern(k.lower())
-    }
-    return found
 
 
 def _linear(clean: Clean, name: str, module: Any, given: Given, out: torch.Tensor, facts: Any) -> Iterator[Parameters]:
@@ -191,8 +121,8 @@ def _norm(clean: Clean, name: str, module: Any, given: Given, out: torch.Tensor,
         weight, bias = vectors.get("weight", vectors.get("scale")), vectors.get("bias")
     told = {facts["eps"]} if isinstance(facts.get("eps"), float) else set()
     epsilons = [
-        *sorted(told | _numbers(module, lambda k: "eps" in k)),
-        *sorted(_numbers(clean.config, lambda k: "eps" in k) | {0.0}, reverse=True),
+        *sorted(told | numbers(module, lambda k: "eps" in k)),
+        *sorted(numbers(clean.config, lambda k: "eps" in k) | {0.0}, reverse=True),
     ]
     sizes = [weight.numel()] if weight is not None and width % weight.numel() == 0 else []
     heads = _heads(clean, names.parse(name)[1], facts, width)
@@ -262,11 +192,11 @@ def _attention(
     latent = _latent(module, given, heads, out.shape[-1]) if len(given.x) == 2 else {}
     kv_heads = heads if latent else kv_heads if given.key.shape[-1] == kv_heads * size else given.key.shape[-1] // size
     scales = {float(facts[k]) for k in ("scale", "scaling") if isinstance(facts.get(k), (int, float))}
-    scales |= _numbers(module, lambda k: "scal" in k) | {size**-0.5}
+    scales |= numbers(module, lambda k: "scal" in k) | {size**-0.5}
     windows = [facts.get("window"), getattr(module, "sliding_window", None), None]
-    caps = {float(facts.get("softcap") or 0.0), 0.0} | _numbers(module, lambda k: "softcap" in k)
+    caps = {float(facts.get("softcap") or 0.0), 0.0} | numbers(module, lambda k: "softcap" in k)
     sinks = [v.detach() for k, v in module.named_parameters(recurse=False) if v.shape == (heads,)] if module else []
-    chunks = [None, *sorted(int(c) for c in _numbers(config, lambda k: "chunk" in k) if c > 0)]
+    chunks = [None, *sorted(int(c) for c in numbers(config, lambda k: "chunk" in k) if c > 0)]
     for chunk, sink, cap, window, scale in itertools.product(
         chunks, [*sinks, None], sorted(caps, reverse=True), dict.fromkeys(windows), sorted(scales)
     ):
@@ -295,8 +225,8 @@ def _activation(
 ) -> Iterator[Parameters]:
     for kind in GATES:
         yield {"kind": kind}
-    numbers = sorted(v for v in _numbers(module, lambda k: True) | _numbers(clean.config, lambda k: "swiglu" in k) if v)
-    for alpha, limit, offset in itertools.product(numbers, [*numbers, None], (1.0, 0.0)):
+    constants = sorted(v for v in numbers(module, lambda k: True) | numbers(clean.config, lambda k: "swiglu" in k) if v)
+    for alpha, limit, offset in itertools.product(constants, [*constants, None], (1.0, 0.0)):
         yield {"kind": "swiglu_oai", "alpha": alpha, "limit": limit, "up_offset": offset}
 
 
@@ -329,84 +259,10 @@ def _lm_head(clean: Clean, name: str, module: Any, given: Given, out: torch.Tens
     weight, bias = _matrix(head)
     if weight is None:
         return
-    caps = {0.0} | _numbers(clean.config, lambda k: "softcap" in k)
-    scales = {1.0} | {s for v in _numbers(clean.config, lambda k: "scal" in k or "mult" in k) if v for s in (v, 1 / v)}
+    caps = {0.0} | numbers(clean.config, lambda k: "softcap" in k)
+    scales = {1.0} | {s for v in numbers(clean.config, lambda k: "scal" in k or "mult" in k) if v for s in (v, 1 / v)}
     for cap, scale in itertools.product(sorted(caps), sorted(scales, key=lambda s: s != 1.0)):
         yield {"weight": weight, "bias": bias, "scale": scale, "softcap": cap}
-
-
-def _router(clean: Clean, name: str, module: Any, given: Given, out: torch.Tensor, facts: Any) -> Iterator[Parameters]:
-    holder = module if module is not None else clean.config
-    owners = (holder, clean.config)
-    k, count = out.shape[-1], given.x[0].shape[-1]
-    scales = {1.0}
-    groups = {1}
-    for owner in owners:
-        scales |= _numbers(owner, lambda key: "scal" in key)
-        groups |= {int(g) for g in _numbers(owner, lambda key: "group" in key) if g >= 1 and count % int(g) == 0}
-    vectors: list[Any] = [None]
-    if module is not None:
-        for source in (module.named_parameters(recurse=False), module.named_buffers(recurse=False)):
-            vectors += [v.detach() for _, v in source if v.shape == (count,)]
-    ids = given.x[1].long().sort(-1).values
-    for on, scoring, renormalize, scaling in itertools.product(
-        ("scores", "logits"), ("softmax", "sigmoid"), (True, False), sorted(scales)
-    ):
-        for eps in (0.0, 1e-20) if renormalize else (0.0,):
-            base = {"top_k": k, "scoring": scoring, "choose_on": on, "renormalize": renormalize, "renorm_eps": eps,
-                    "scaling": scaling, "groups": 1, "topk_groups": 1, "group_score": "max", "bias": None}  # fmt: skip
-            if not same(KINDS["router"].formula(given, base), out):
-                continue
-            for bias, g, best, kind in itertools.product(vectors, sorted(groups), sorted(groups), ("max", "top2")):
-                p = base | {"bias": bias, "groups": g, "topk_groups": best, "group_score": kind}
-                if best > g or (g == 1 and (best, kind) != (1, "max")) or k > best * (count // g):
-                    continue
-                if kind == "top2" and count // g < 2:
-                    continue
-                if torch.equal(choose(given, cast(p, torch.float64))[0].sort(-1).values, ids):
-                    yield p
-
-
-def _experts(clean: Clean, name: str, module: Any, given: Given, out: torch.Tensor, facts: Any) -> Iterator[Parameters]:
-    stacks = expert_stacks(module, given.x[0].shape[-1])
-    if stacks is None:
-        return
-    numbers = sorted(v for v in _numbers(module, lambda k: True) if (v and not float(v).is_integer()) or v == 7.0)
-    kinds: list[Parameters] = [{"kind": kind} for kind in GATES]
-    kinds += [
-        {"kind": "swiglu_oai", "alpha": a, "limit": limit, "up_offset": 1.0}
-        for a, limit in itertools.product(numbers, [*numbers, None])
-    ]
-    for stack in stacks:
-        for kind in kinds:
-            yield {**stack, **kind}
-
-
-def expert_stacks(module: Any, width: int) -> list[Parameters] | None:
-    """Candidate layouts of a module's stacked experts: gate and up [E, I, K], down [E, F, I], and their biases."""
-    if module is None:
-        return None
-    held = dict(module.named_parameters(recurse=False))
-    both, down = held.get("gate_up_proj"), held.get("down_proj")
-    if both is None or down is None or both.ndim != 3:
-        return None
-    both, down = both.detach(), down.detach()
-    both_bias, down_bias = held.get("gate_up_proj_bias"), held.get("down_proj_bias")
-    found: list[Parameters] = []
-    for w, d in ((both, down), (both.transpose(1, 2), down.transpose(1, 2))):
-        if w.shape[2] != width or d.shape[1] != width or d.shape[2] * 2 != w.shape[1]:
-            continue
-        half = w.shape[1] // 2
-        for gate, up in ((slice(0, half), slice(half, None)), (slice(0, None, 2), slice(1, None, 2))):
-            b = None if both_bias is None else both_bias.detach()
-            found.append(
-                {
-                    "gate": w[:, gate], "up": w[:, up], "down": d,
-                    "gate_bias": None if b is None else b[:, gate], "up_bias": None if b is None else b[:, up],
-                    "down_bias": None if down_bias is None else down_bias.detach(),
-                }
-            )  # fmt: skip
-    return found or None
 
 
 _SEARCH: dict[str, Callable[..., Iterator[Parameters]]] = {
@@ -418,6 +274,6 @@ _SEARCH: dict[str, Callable[..., Iterator[Parameters]]] = {
     "add": _add,
     "embedding": _embedding,
     "lm_head": _lm_head,
-    "router": _router,
-    "experts": _experts,
+    "router": router,
+    "experts": experts,
 }

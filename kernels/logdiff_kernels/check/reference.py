@@ -12,9 +12,10 @@ import torch
 
 from logdiff_kernels.check import graph
 from logdiff_kernels.check.captured import Captured
+from logdiff_kernels.check.clean import Clean, Operator
 from logdiff_kernels.check.operators import Model
 from logdiff_kernels.check.precision import widened
-from logdiff_kernels.check.recognise import Clean, Operator, frequencies, recognise
+from logdiff_kernels.check.recognise import frequencies, recognise
 from logdiff_kernels.engines.transformers.loading import load
 from logdiff_kernels.observe.boundaries import names
 from logdiff_kernels.observe.boundaries.files import BoundaryFile

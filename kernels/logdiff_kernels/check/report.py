@@ -8,10 +8,10 @@ from typing import Any
 
 from logdiff_kernels.check import inputs
 from logdiff_kernels.check.captured import Captured
+from logdiff_kernels.check.clean import Operator
 from logdiff_kernels.check.divergence import PAIRS, divergence
 from logdiff_kernels.check.given import roundoff
 from logdiff_kernels.check.operators import Model, Side
-from logdiff_kernels.check.recognise import Operator
 from logdiff_kernels.engines.base import Progress
 from logdiff_kernels.observe.boundaries import names
 

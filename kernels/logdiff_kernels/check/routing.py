@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from logdiff_kernels.check.captured import Captured
+from logdiff_kernels.check.clean import Operator
 from logdiff_kernels.check.experts import choose, score
 from logdiff_kernels.check.given import Given, Parameters, cast
-from logdiff_kernels.check.recognise import Operator
 from logdiff_kernels.check.structure import onset
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from logdiff_kernels.check.clean import Operator
 from logdiff_kernels.check.precision import widened
-from logdiff_kernels.check.recognise import Operator
 from logdiff_kernels.check.reference import reference
 from logdiff_kernels.models.recipes import RECIPES
 
