@@ -75,6 +75,9 @@ def judge(known: Known) -> Diagnosis:
         return _fault(known, sorted(leading, key=lambda f: (f.rank, -share_of(f, known))), findings)
     far = far_sides(known)
     moved = [t for t in known.toggles if has_moved(t)]
+    precision = [f for f in findings if f.component == "dtype"]
+    if precision and not far and not moved:
+        return _fault(known, precision, findings)  # one side rounds where the other does not
     if moved or far or known.reruns:
         return _side(known, far, moved, findings)
     if within_floor(known):
@@ -191,8 +194,44 @@ def _fault(known: Known, leading: list[Finding], findings: list[Finding]) -> Dia
     if 0 < share < 0.999 and proof is not None:
         statement += f" ({share:.0%} of mean d squared goes away without it)"
     class_ = _config_class(first, known)
-    verdict = Verdict(class_, first.side, first.cause, first.component, round(confidence, 3), statement)
+    cause, component = first.cause, first.component
+    if class_ == "framework-config" and cause is None:
+        argument = _moving_argument(known, first.side)
+        if argument is not None:
+            cause, component = argument_cause(argument), argument
+    verdict = Verdict(class_, first.side, cause, component, round(confidence, 3), statement)
     return _diagnosis(known, verdict, [*leading, *(f for f in findings if f not in leading)], tuple(evidence))
+
+
+ARGUMENT_CAUSES = {
+    "kv_cache_dtype": "kv-cache-dtype",
+    "quantization": "quantised-one-side",
+    "quantization_config": "quantised-one-side",
+    "dtype": "dtype-differs",
+    "attn_implementation": "attention-implementation-drops",
+    "attention_backend": "attention-implementation-drops",
+    "compilation_config": "compiled-numerics",
+}
+"""Argument of an engine -> cause, where no operator says more."""
+
+
+def argument_cause(argument: str) -> str | None:
+    """The cause that an argument stands for; keys of a model's configuration through `localize.configuration`."""
+    from logdiff.localize.configuration import cause_of
+
+    if argument in ARGUMENT_CAUSES:
+        return ARGUMENT_CAUSES[argument]
+    found = cause_of(argument, [])
+    return None if found == "model-config-differs" else found
+
+
+def _moving_argument(known: Known, side: str) -> str | None:
+    """The one argument without which the side does not differ; None where it was more than one, or no argument."""
+    for t in known.toggles:
+        if t["side"] == side and t["kind"] == "args" and has_moved(t):
+            names = str(t["removed"]).removeprefix("args ").split(", ")
+            return names[0] if len(names) == 1 else None
+    return None
 
 
 def _config_class(finding: Finding, known: Known) -> str:
@@ -223,6 +262,9 @@ def _side(known: Known, far: dict[str, Distance], moved: list[dict[str, Any]], f
         confidence = 0.85
         if moved[0]["kind"] in ("args", "env"):
             class_ = "framework-config"
+            argument = _moving_argument(known, side)
+            if argument is not None:
+                component, cause = argument, argument_cause(argument)
     elif known.reruns and not far:
         cause, confidence = ("dropout-active" if side == "train" else "sampler-race"), 0.6
     column = far[side].column if side in far else ""

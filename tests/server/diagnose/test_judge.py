@@ -124,3 +124,18 @@ def test_what_was_not_looked_at_lowers_confidence_and_is_named() -> None:
     whole, part = judge(_known()), judge(_known(skipped=[("rollout/decode", "no time")]))
     assert part.verdict.confidence < whole.verdict.confidence
     assert any("rollout/decode" in n.what for n in part.next_experiments)
+
+
+def test_the_argument_that_moves_the_number_is_the_component_where_no_variant_fits() -> None:
+    odd = Finding("framework-implementation", None, "rollout", "layers.*.self_attn.attention", 0.88, OPERATOR, "off")
+    toggle = {**_toggle("rollout", 0.9, "args"), "removed": "args kv_cache_dtype"}
+    found = judge(_known(rollout=9.0, findings=[odd], toggles=[toggle])).verdict
+    assert (found.class_, found.cause, found.component) == ("framework-config", "kv-cache-dtype", "kv_cache_dtype")
+
+
+def test_a_side_in_another_dtype_is_the_answer_where_no_side_is_off() -> None:
+    dtype = Finding("framework-config", "dtype-differs", "train", "dtype", 0.9, CONFIG, "dtype is float32 on train")
+    found = judge(_known(train=0.1, findings=[dtype])).verdict
+    assert (found.class_, found.side, found.component) == ("framework-config", "train", "dtype")
+    off = judge(_known(rollout=9.0, train=0.1, findings=[dtype])).verdict
+    assert off.component != "dtype"
