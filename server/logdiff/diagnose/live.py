@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from logdiff.case import Case
 from logdiff.diagnose import capture, toggles
 from logdiff.diagnose.capture import Observed
-from logdiff.diagnose.judge import Known, far_sides, has_moved, judge, merged, share_of, suspects
+from logdiff.diagnose.judge import judge
+from logdiff.diagnose.known import Known, far_sides, has_moved, merged, share_of, suspects
 from logdiff.diagnose.limits import Limits
 from logdiff.live import RunFile, assemble
 from logdiff.live.capture import read_json
@@ -245,7 +246,9 @@ class _Live:
             checkpoint = read_json(observed.reference_folder / name) if name else None
         for step, sides in self._sums.items():
             truth = checkpoint if step == self._step else None
-            self._known.findings += weight_findings(sides, truth, step, f"sides/*/weights-step{step}.json")
+            before = self._sums.get(step - 1, {}).get("train")
+            source = f"sides/*/weights-step{step}.json"
+            self._known.findings += weight_findings(sides, truth, step, source, before)
 
     def _sound(self) -> frozenset[str]:
         """Sides whose weights were compared with the checkpoint's and are equal."""

@@ -13,7 +13,11 @@ NAMED = 6
 
 
 def weight_findings(
-    sides: dict[str, dict[str, Any]], checkpoint: dict[str, Any] | None, step: int, source: str
+    sides: dict[str, dict[str, Any]],
+    checkpoint: dict[str, Any] | None,
+    step: int,
+    source: str,
+    before: dict[str, Any] | None = None,
 ) -> list[Finding]:
     """Findings on weights.
 
@@ -23,22 +27,26 @@ def weight_findings(
             sides is then a finding on an unknown side.
         step: policy step of the sums.
         source: where the sums lie.
+        before: the trainer's sums of the step before: what its update changed should have reached the other side.
     """
+    truth = checkpoint if checkpoint is not None else sides.get("train")
+    updated = tensor_differences(before, truth) if before is not None and truth is not None else []
     if checkpoint is None:
         if len(sides) < 2:
             return []
         names = tensor_differences(sides["rollout"], sides["train"])
-        return [_finding("unknown", names, step, source, len(sides["train"].get("tensors", {})))] if names else []
+        total = len(sides["train"].get("tensors", {}))
+        return [_finding("unknown", names, step, source, total, updated)] if names else []
     found = []
     for side, sums in sides.items():
         names = tensor_differences(checkpoint, sums)
         if names:
-            found.append(_finding(side, names, step, source, len(checkpoint.get("tensors", {}))))
+            found.append(_finding(side, names, step, source, len(checkpoint.get("tensors", {})), updated))
     return found
 
 
-def _finding(side: str, names: list[str], step: int, source: str, total: int) -> Finding:
-    cause, others = _cause(names, step, total)
+def _finding(side: str, names: list[str], step: int, source: str, total: int, updated: list[str]) -> Finding:
+    cause, others = _cause(names, step, total, updated)
     some = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     whose = f"the {side} side holds" if side != "unknown" else "the two sides hold"
     statement = f"{whose} other weights than the checkpoint: {some}" if side != "unknown" else f"{whose} other: {some}"
@@ -54,7 +62,9 @@ def component(names: list[str]) -> str:
     return parts[0] if len(parts) == 1 else ", ".join(parts[:3])
 
 
-def _cause(names: list[str], step: int, total: int) -> tuple[str, tuple[str, ...]]:
+def _cause(names: list[str], step: int, total: int, updated: list[str]) -> tuple[str, tuple[str, ...]]:
+    if step > 0 and updated and set(updated) <= set(names):
+        return "weights-stale", ("weights-partial-sync",)  # nothing that the update changed has arrived
     experts = [n for n in names if re.search(r"\.experts\.|expert", n)]
     biases = [n for n in names if re.search(r"e_score_correction_bias|expert_bias", n)]
     heads = [n for n in names if "lm_head" in n or "embed_tokens" in n]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from logdiff.diagnose.judge import Known, judge
+from logdiff.diagnose.judge import judge
+from logdiff.diagnose.known import Known
 from logdiff.localize.distance import Distance
 from logdiff.localize.finding import CONFIG, OPERATOR, WEIGHTS, Finding
 from logdiff.localize.routing import Routing

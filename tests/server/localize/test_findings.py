@@ -39,6 +39,17 @@ def test_after_a_sync_few_tensors_are_a_partial_one_and_all_a_stale_one(changed:
     assert weight_findings({"rollout": held}, truth, 1, "here")[0].cause == cause
 
 
+@pytest.mark.parametrize(("arrived", "cause"), [((), "weights-stale"), (("a",), "weights-partial-sync")])
+def test_a_sync_of_which_nothing_arrived_is_stale_even_if_the_update_left_most_tensors_alone(
+    arrived: tuple[str, ...], cause: str
+) -> None:
+    names = ("a", "b", "c", *(f"norm{i}" for i in range(20)))
+    before = _sums(**dict.fromkeys(names, "old"))
+    truth = _sums(**{n: "new" if n in "abc" else "old" for n in names})
+    held = _sums(**{n: "new" if n in arrived else "old" for n in names})
+    assert weight_findings({"rollout": held}, truth, 1, "here", before)[0].cause == cause
+
+
 def test_the_side_that_leaves_the_checkpoints_configuration_is_named() -> None:
     models = {"rollout": {"rope_theta": 1e4, "hidden_size": 8}, "train": {"rope_theta": 5e5, "hidden_size": 8}}
     found = configuration_findings(models, {"rope_theta": 1e4}, {})
