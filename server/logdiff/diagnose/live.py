@@ -203,7 +203,13 @@ class _Live:
             return
         capture.check(self._session, observed, model, self._limits)
         known.operators = observed.operators
-        known.findings += operator_findings(observed.operators, self._classes, known.repeat, self._sound())
+        known.findings += operator_findings(
+            observed.operators,
+            self._classes,
+            known.repeat,
+            self._sound(),
+            self._session.run.sampling.temperature or 1.0,
+        )
         known.findings += input_findings(observed.operators, self._classes, known.repeat)
 
     def _model(self) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 from logdiff.localize.finding import INPUTS, OPERATOR, PROCESSING, Finding
@@ -13,7 +14,11 @@ SOURCE = "results/operators.json"
 
 
 def operator_findings(
-    report: dict[str, Any], classes: dict[str, str], repeat: str, sound: frozenset[str] = frozenset()
+    report: dict[str, Any],
+    classes: dict[str, str],
+    repeat: str,
+    sound: frozenset[str] = frozenset(),
+    temperature: float = 1.0,
 ) -> list[Finding]:
     """Operators that are not within rounding of what the checkpoint defines.
 
@@ -23,6 +28,7 @@ def operator_findings(
         repeat: command that checks again.
         sound: sides whose every tensor has the checkpoint's checksum: an operator that computes as if it had other
             weights is then an implementation that reads others, or changes them on the way.
+        temperature: of the run: logits that are scaled by it, or by its inverse, are no other head.
 
     Checks of one kind of operator in several layers or phases are one finding if the same variant explains them.
     """
@@ -31,8 +37,27 @@ def operator_findings(
         if check.get("ok") is False:
             best = _fitting(check)
             groups[(check["side"], check["operator"], best["variant"] if best else None)].append(check)
-    found = [_finding(side, checks, classes, repeat, report, sound) for (side, _, _), checks in groups.items()]
+    found = [
+        _tempered(_finding(side, checks, classes, repeat, report, sound), checks, temperature)
+        for (side, _, _), checks in groups.items()
+    ]
     return sorted(found, key=lambda f: (f.rank, -f.belief))
+
+
+def _tempered(finding: Finding, checks: list[dict[str, Any]], temperature: float) -> Finding:
+    """Logits scaled by the run's temperature: it is left out, or applied a second time."""
+    best = _fitting(checks[0])
+    factor = (best or {}).get("parameters", {}).get("factor")
+    if checks[0]["operator"] != "lm_head" or not isinstance(factor, (int, float)) or temperature == 1.0:
+        return finding
+    if abs(factor / temperature - 1) < 0.01:
+        cause = "temperature-missing-train" if finding.side == "train" else "temperature-missing-rollout-raw-logprobs"
+    elif abs(factor * temperature - 1) < 0.01:
+        cause = "temperature-twice"
+    else:
+        return finding
+    others = tuple(dict.fromkeys(("temperature-differs", finding.cause or "logits-scale", *finding.others)))
+    return replace(finding, class_="sampling-processing", cause=cause, rank=PROCESSING, others=others)
 
 
 def input_findings(report: dict[str, Any], classes: dict[str, str], repeat: str) -> list[Finding]:
@@ -44,7 +69,10 @@ def input_findings(report: dict[str, Any], classes: dict[str, str], repeat: str)
     found = []
     for (side, what, cause), entries in groups.items():
         first = entries[0]
-        cause = cause or _INPUT_CAUSES.get(what)
+        others = (cause,) if cause else ()
+        cause = "ids-differ" if what == "ids" else cause or _INPUT_CAUSES.get(what)
+        if what == "ids":
+            others = tuple(c for c in (*others, "template-differs", "retokenised") if c != cause)
         phases = _phases(entries)
         evidence = tuple(
             Evidence(f"{side}, {e['phase']}: {e['detail']}", e.get("rows_off"), 0, SOURCE, repeat) for e in entries[:3]
@@ -53,7 +81,7 @@ def input_findings(report: dict[str, Any], classes: dict[str, str], repeat: str)
         place = component(where) if where else _INPUT_PLACES.get(what, what)
         kind = "data" if what == "ids" else classes.get(cause or "", "framework-implementation")
         statement = f"the {side} side ({phases}) was fed other {_INPUT_WORDS.get(what, what)}: {first['detail']}"
-        found.append(Finding(kind, cause, side, place, 0.95, INPUTS, statement, evidence))
+        found.append(Finding(kind, cause, side, place, 0.95, INPUTS, statement, evidence, others))
     return found
 
 
@@ -91,6 +119,9 @@ def _finding(
     others = [v["cause"] for v in worst.get("variants", []) if v.get("cause") and v is not best]
     cause = best.get("cause") if best else None
     class_ = classes.get(cause or "", "sampling-processing" if operator == "logprob" else "framework-implementation")
+    if best is None and operator == "logprob":
+        cause = "logprob-not-normalised"  # of the token's own logits, and no other token's, temperature's or cut's
+        others.append("truncation-renormalised")
     if class_ == "weights" and side in sound and operator != "attention":
         class_ = "framework-implementation"
     if best is None and (worst.get("error") or 0.0) <= _COARSE * _UNIT.get(str(report.get("dtype")), 0.0):

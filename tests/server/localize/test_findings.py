@@ -175,3 +175,22 @@ def test_other_ids_are_data_and_other_positions_are_not() -> None:
 )
 def test_components_are_what_a_reader_finds_in_the_model(names: list[str], expected: str) -> None:
     assert component(names) == expected
+
+
+@pytest.mark.parametrize(
+    ("factor", "temperature", "class_", "cause"),
+    [
+        (0.7, 0.7, "sampling-processing", "temperature-missing-train"),
+        (1 / 0.7, 0.7, "sampling-processing", "temperature-twice"),
+        (0.7, 1.0, "framework-implementation", "logits-scale"),
+        (0.9, 0.7, "framework-implementation", "logits-scale"),
+    ],
+)
+def test_logits_scaled_by_the_temperature_are_a_temperature(
+    factor: float, temperature: float, class_: str, cause: str
+) -> None:
+    fit = {**_fit("scaled", "logits-scale"), "parameters": {"factor": factor}}
+    check = _check("logits", ok=False, operator="lm_head", variants=[fit], side="train")
+    classes = {"logits-scale": "framework-implementation"}
+    found = operator_findings({"checks": [check]}, classes, "", frozenset(), temperature)[0]
+    assert (found.class_, found.cause) == (class_, cause)
