@@ -198,11 +198,15 @@ def _operators(known: Known, findings: list[Finding]) -> Diagnosis:
         evidence.insert(0, proof)
         left = float(proof.value)
         statement += f"; with all operators aligned {left:.1%} of mean d squared is left"
-        if left > LEFT:
+        if left > LEFT and not known.own:
             words = f"{statement}: something that no operator explains"
             verdict = Verdict("undetermined", "unknown", None, component, 0.6, words)
             return diagnosis(known, verdict, findings, tuple(evidence))
-        confidence = 0.98
+        if left > LEFT:
+            statement += f", since modules of the {' and '.join(known.own)} side keep what they replace"
+            confidence = min(confidence, 0.75)
+        else:
+            confidence = 0.98
     smallest = (known.sufficient or {}).get("ops")
     if smallest:
         statement += f"; {', '.join(smallest)} aligned on both sides give {known.sufficient_words}"

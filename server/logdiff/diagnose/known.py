@@ -37,6 +37,7 @@ class Known:
         same_bits: "side/phase" -> whether a captured pass repeated the measured bits.
         budget, sufficient: shares by replaced operators and the smallest set that is enough, where measured.
         repeat: command that does all of it again.
+        own: sides with modules of their own, which may stand in the way of aligned operators.
     """
 
     measure: dict[str, Any]
@@ -53,6 +54,7 @@ class Known:
     budget: list[BudgetShare] = field(default_factory=list)
     sufficient: dict[str, Any] | None = None
     repeat: str = ""
+    own: list[str] = field(default_factory=list)
 
     @property
     def sufficient_words(self) -> str:

@@ -29,6 +29,7 @@ from logdiff.localize.routing import routing
 from logdiff.localize.weights import weight_findings
 from logdiff.measure.gates.weights import tensor_differences
 from logdiff.target import OnProgress, Timeouts
+from logdiff.target.alignment import SIDES
 from logdiff.verdict.causes import causes
 from logdiff.verdict.offline import diagnose_pairs
 from logdiff.verdict.records import Diagnosis
@@ -99,7 +100,7 @@ class _Live:
         block = measurement.as_dict()
         self._known = Known(
             measure=block["measure"], floor=block["floor"], pairs=block["pairs"], repeat=repeat,
-            reruns=_reruns(block["floor"]),
+            reruns=_reruns(block["floor"]), own=[side for side in SIDES if session.run.spec(side).modules],
         )  # fmt: skip
         self._sums = _weight_sums(session.case.path, session.run.steps)
         self._step = _step(block["measure"], session.run.steps, self._sums)

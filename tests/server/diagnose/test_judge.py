@@ -10,6 +10,7 @@ from logdiff.diagnose.known import Known
 from logdiff.localize.distance import Distance
 from logdiff.localize.finding import CONFIG, OPERATOR, WEIGHTS, Finding
 from logdiff.localize.routing import Routing
+from logdiff.verdict.records import BudgetShare
 
 MEASURE = {"tokens": 100, "mismatched_tokens": 100, "mean_abs": 0.05, "p99": 0.2, "max_abs": 0.4}
 FLOOR = {"mean_abs": 0.001, "p99": 0.01, "max_abs": 0.02}
@@ -140,3 +141,11 @@ def test_a_side_in_another_dtype_is_the_answer_where_no_side_is_off() -> None:
     assert (found.class_, found.side, found.component) == ("framework-config", "train", "dtype")
     off = judge(_known(rollout=9.0, train=0.1, findings=[dtype])).verdict
     assert off.component != "dtype"
+
+
+@pytest.mark.parametrize(("own", "class_"), [([], "undetermined"), (["train"], "operator")])
+def test_what_alignment_leaves_is_a_riddle_unless_modules_stand_in_its_way(own: list[str], class_: str) -> None:
+    budget = [BudgetShare("linear", 0.4, 0.3, 0.5), BudgetShare("unexplained", 0.6, 0.5, 0.7)]
+    found = judge(_known(budget=budget, own=own)).verdict
+    assert found.class_ == class_
+    assert found.confidence < 0.8
