@@ -31,7 +31,8 @@ def triangle(f: Features, board: Board) -> None:
     if dr > 4 * max(rt, tiny) and dt > 4 * max(rt, tiny):
         names = ("kv-cache-stale", "decode-state", "kv-cache-corrupt")
         stale = next((x for x in board.findings if x.cause == "kv-cache-stale" and x.belief > 0.6), None)
-        if stale is None:
+        plain = _plain_noise(f.measurement.pairs.get("decode_rescore"))
+        if stale is None and not plain:
             board.add(Finding("decode-state", 0.9, 1.0, said, side="rollout"))
             board.add(Finding("kv-cache-corrupt", 0.75, 1.0, said, side="rollout"))
         board.rule_out(
@@ -48,6 +49,18 @@ def triangle(f: Features, board: Board) -> None:
             "kv-cache-stale",
             "kv-cache-dtype",
         )
+
+
+def _plain_noise(block: dict[str, Any] | None) -> bool:
+    """Whether decode parts from prefill as two kernels do in bf16: small, without a direction, on all tokens alike."""
+    if block is None:
+        return False
+    return bool(
+        block["mean_abs"] < 0.06
+        and block["bias_ratio"] < 0.15
+        and block["top1_share"] < 0.12
+        and block["pearson_logprob"] > 0.99
+    )
 
 
 _BOTH = (
