@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from logdiff_kernels import check_actions, kernel_actions, probe_actions, reference_actions
+from logdiff_kernels import kernel_actions, probe_actions
 from logdiff_kernels.engines.base import Progress, TaskOutput
 from logdiff_kernels.protocol import required
 
@@ -83,6 +83,18 @@ def _dispatch(task: dict[str, Any], progress: Progress) -> TaskOutput:
     return TaskOutput(data=dispatch(required(task, "engine", str), required(task, "side", str), task.get("model")))
 
 
+def _reference(task: dict[str, Any], progress: Progress) -> TaskOutput:
+    from logdiff_kernels.reference_actions import reference
+
+    return reference(task, progress)
+
+
+def _check_operators(task: dict[str, Any], progress: Progress) -> TaskOutput:
+    from logdiff_kernels.check_actions import check_operators
+
+    return check_operators(task, progress)
+
+
 _ACTIONS: dict[str, Callable[[dict[str, Any], Progress], TaskOutput]] = {
     "environment": _environment,
     "list_models": _list_models,
@@ -96,6 +108,6 @@ _ACTIONS: dict[str, Callable[[dict[str, Any], Progress], TaskOutput]] = {
     "probe_list": probe_actions.list_probes,
     "probe_facts": probe_actions.probe_facts,
     "probe": probe_actions.run_probes,
-    "reference": reference_actions.reference,
-    "check_operators": check_actions.check_operators,
+    "reference": _reference,
+    "check_operators": _check_operators,
 }

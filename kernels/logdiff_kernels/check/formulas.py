@@ -181,7 +181,8 @@ def rope(given: Given, p: Parameters) -> torch.Tensor:
 
     Parameters: `inv_freq` [R/2] fp32, `factor` (on cosine and sine), `head` (features of a head), `start` (first
     rotated feature of a head, 0), `interleaved` (pairs 2i, 2i+1 instead of i, i + R/2), `deinterleaved` (pairs are
-    neighbours in the input and halves apart in the output), `missing`, `part` (see `cut`), `angle` [n, R/2] or None.
+    neighbours in the input and halves apart in the output), `missing`, `part` (see `cut`), `angle` [n, R/2] or None,
+    `table` (dtype that cosine and sine are kept in, where it is a narrower one).
     """
     x = cut(given.x[0], p)
     if p.get("missing"):
@@ -208,8 +209,8 @@ def tables(positions: torch.Tensor, p: Parameters, dtype: torch.dtype) -> tuple[
     angle = p.get("angle")
     if angle is None:
         angle = positions.to(wide(dtype))[:, None] * p["inv_freq"].to(wide(dtype))
-    factor = p.get("factor", 1.0)
-    return (angle.cos() * factor).to(dtype), (angle.sin() * factor).to(dtype)
+    factor, table = p.get("factor", 1.0), p.get("table") or dtype
+    return (angle.cos() * factor).to(table).to(dtype), (angle.sin() * factor).to(table).to(dtype)
 
 
 def rope_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> torch.Tensor:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from logdiff.localize.finding import INPUTS, OPERATOR, PROCESSING, Finding
-from logdiff.localize.places import component
+from logdiff.localize.places import component, split
 from logdiff.verdict.records import Evidence
 
 SOURCE = "results/operators.json"
@@ -38,10 +38,24 @@ def operator_findings(
             best = _fitting(check)
             groups[(check["side"], check["operator"], best["variant"] if best else None)].append(check)
     found = [
-        _tempered(_finding(side, checks, classes, repeat, report, sound), checks, temperature)
+        _swapped(_tempered(_finding(side, checks, classes, repeat, report, sound), checks, temperature), checks)
         for (side, _, _), checks in groups.items()
     ]
     return sorted(found, key=lambda f: (f.rank, -f.belief))
+
+
+def _swapped(finding: Finding, checks: list[dict[str, Any]]) -> Finding:
+    """Gate and up of one layer that both use other tensors of the model: each uses the other's."""
+    parts: dict[int | None, set[str]] = defaultdict(set)
+    for check in checks:
+        best = _fitting(check)
+        if best is not None and best["variant"] == "weights-of-other":
+            layer, part = split(check["boundary"])
+            parts[layer].add(part)
+    if not any({"gate", "up"} <= names or {"shared_gate", "shared_up"} <= names for names in parts.values()):
+        return finding
+    others = tuple(dict.fromkeys((finding.cause or "weights-changed", *finding.others)))
+    return replace(finding, cause="gate-up-swapped", others=others)
 
 
 def _tempered(finding: Finding, checks: list[dict[str, Any]], temperature: float) -> Finding:

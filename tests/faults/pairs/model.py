@@ -144,7 +144,7 @@ def _(draw: Draw) -> Evidence:
 @fault(
     "pair-decode-state",
     FI,
-    ("kv-cache-corrupt", "kv-cache-stale", "graph-stale"),
+    ("decode-state", "kv-cache-corrupt", "kv-cache-stale", "graph-stale"),
     ("rollout",),
     why="B60: some prompts' decode is wrong, the engine's own prefill is not",
 )

@@ -277,3 +277,15 @@ def test_a_constant_offset_of_positions_is_harmless(bench: Callable[..., Bench],
     assert all(i["ok"] for i in document["inputs"])
     assert "constant" in next(i["detail"] for i in document["inputs"] if i["what"] == "positions")
     assert off(document) == {}
+
+
+def test_a_rotation_with_a_coarse_table_is_named(bench: Callable[..., Bench], tmp_path: Path) -> None:
+    one = bench("llama", "float32")
+    model = one.changed()
+    rotary = model.model.rotary_emb
+    stock = rotary.forward
+    rotary.forward = lambda *a, **k: tuple(t.to(torch.bfloat16).to(t.dtype) for t in stock(*a, **k))
+    found = off(one.report(model, tmp_path))
+    assert found
+    assert all(name.endswith("_rope") for name in found)
+    assert {best(check)["cause"] for check in found.values()} == {"rope-rounding"}

@@ -194,3 +194,10 @@ def test_logits_scaled_by_the_temperature_are_a_temperature(
     classes = {"logits-scale": "framework-implementation"}
     found = operator_findings({"checks": [check]}, classes, "", frozenset(), temperature)[0]
     assert (found.class_, found.cause) == (class_, cause)
+
+
+@pytest.mark.parametrize(("parts", "cause"), [(("gate", "up"), "gate-up-swapped"), (("gate",), "weights-changed")])
+def test_gate_and_up_that_use_each_others_weights_are_swapped(parts: tuple[str, ...], cause: str) -> None:
+    fit = _fit("weights-of-other", "weights-changed")
+    checks = [_check(f"layers.2.{part}", ok=False, operator="linear", variants=[fit]) for part in parts]
+    assert operator_findings({"checks": checks}, {}, "")[0].cause == cause

@@ -44,6 +44,11 @@ def rope(scene: Scene) -> Iterator[Variant]:
                       inv_freq=_theta(p["inv_freq"]) ** -steps, shown={"rotated": p["head"]})  # fmt: skip
     yield from _positions(scene)
     yield Variant("rope-angle-half", "rope-rounding", "computes angles in bfloat16", _half_angles, subtle=True)
+    for table in (torch.bfloat16, torch.float16):
+        if torch.finfo(table).eps > torch.finfo(scene.dtype).eps:
+            name = str(table).removeprefix("torch.")
+            yield changed("rope-table-half", "rope-rounding", f"keeps cosine and sine in {name}", table=table,
+                          shown={"dtype": name})  # fmt: skip
     yield changed("rope-inverse", "rope-layout", "rotates the other way", inv_freq=-p["inv_freq"].double(), shown={})
 
 
