@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logdiff_kernels.engines.vllm.align.patches import Patches
 from logdiff_kernels.engines.vllm.requests import starts
 
 
@@ -20,7 +21,7 @@ class ExpertCapture:
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
-        self._routers: list[Any] = []
+        self._patches = Patches()
         self._layers = 0
         self._step: dict[int, npt.NDArray[np.int16]] = {}
         self._scheduled: dict[str, int] = {}
@@ -42,16 +43,13 @@ class ExpertCapture:
             return "rows of several data-parallel ranks are mixed in the router"
         for layer, module in enumerate(found):
             router: Any = module.router
-            self._routers.append(router)
-            object.__setattr__(router, "_compute_routing", self._watched(layer, router._compute_routing))
+            self._patches.set(router, "_compute_routing", self._watched(layer, router._compute_routing))
         self._layers = len(found)
         return None
 
     def remove(self) -> None:
-        """Give the routers their own method back."""
-        for router in self._routers:
-            del router._compute_routing
-        self._routers = []
+        """Give the routers back what they had, be it their own method or another observer's."""
+        self._patches.restore()
 
     def begin_step(self, scheduled: dict[str, int]) -> None:
         """A forward pass begins with so many tokens per request."""
