@@ -63,6 +63,12 @@ class Sequences:
         """Response ids of sample `i`; empty in a file of prompts only."""
         return self.prompt_ids[:0] if self.response_ids is None else self.response_ids[self.span(i)]
 
+    def values(self) -> npt.NDArray[np.float64]:
+        """Log-probabilities [T] in nats, NaN where there is none."""
+        values = self.columns["logprobs"].astype(np.float64)
+        null = self.columns.get("logprobs_null")
+        return values if null is None else np.where(null != 0, np.nan, values)
+
     def span(self, i: int) -> slice:
         """Where sample `i` stands in the per-token arrays."""
         if self.response_offsets is None:

@@ -133,17 +133,9 @@ def _columns(session: Session, side: str, name: str, spec: EngineSpec, step: int
 
 def squares(rollout: Path, train: Path) -> Any:
     """d squared [T] of two sequence files, NaN where a side has no value."""
-    import numpy as np
-
     from logdiff.case.sequences import read_sequences
 
-    one, other = read_sequences(rollout), read_sequences(train)
-    d = other.columns["logprobs"].astype(np.float64) - one.columns["logprobs"].astype(np.float64)
-    for side in (one, other):
-        null = side.columns.get("logprobs_null")
-        if null is not None:
-            d = np.where(null == 0, d, np.nan)
-    return d**2
+    return (read_sequences(train).values() - read_sequences(rollout).values()) ** 2
 
 
 def change(before: Any, after: Any) -> tuple[float, float, float]:

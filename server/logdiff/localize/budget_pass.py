@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from logdiff.errors import EngineError, LogdiffError
 from logdiff.live.capture import score_task
@@ -15,9 +15,6 @@ from logdiff.live.session import Outcome, Session
 from logdiff.localize.budget import Pass
 from logdiff.target import EngineSpec, UnsupportedError
 from logdiff.target.alignment import BUDGET, OPERATORS, SIDES, VARIABLE, overlay_document
-
-if TYPE_CHECKING:
-    from logdiff.case.sequences import Sequences
 
 FOLDER = "captures/budget"
 
@@ -198,11 +195,11 @@ def compared(rollout_file: Path, train_file: Path) -> Pass:
     from logdiff.case.sequences import read_sequences
 
     rollout, train = (read_sequences(path) for path in (rollout_file, train_file))
-    usable = ~(_null(rollout) | _null(train))
-    first, second = rollout.columns["logprobs"], train.columns["logprobs"]
-    usable &= np.isfinite(first) & np.isfinite(second)
-    d = np.where(usable, second.astype(np.float64) - first, 0.0)
-    bits = usable & (first.view(np.uint32) != second.view(np.uint32))
+    first, second = rollout.values(), train.values()
+    usable = np.isfinite(first) & np.isfinite(second)
+    d = np.where(usable, second - first, 0.0)
+    one, other = (file.columns["logprobs"].view(np.uint32) for file in (rollout, train))
+    bits = usable & (one != other)
     offsets = rollout.response_offsets
     assert offsets is not None
     bounds = list(itertools.pairwise(offsets.tolist()))
@@ -219,10 +216,3 @@ def compared(rollout_file: Path, train_file: Path) -> Pass:
         float(size.max(initial=0.0)),
         {},
     )
-
-
-def _null(file: Sequences) -> Any:
-    import numpy as np
-
-    null = file.columns.get("logprobs_null")
-    return np.zeros(file.tokens, dtype=np.bool_) if null is None else null != 0

@@ -69,24 +69,17 @@ def distances(columns: dict[str, Path], yardstick: Path, own_dtype: Path | None)
     from logdiff.case.sequences import read_sequences
 
     wide = read_sequences(yardstick)
-    truth = wide.columns["logprobs"].astype(np.float64)
-
-    def off(path: Path) -> Any:
-        found = read_sequences(path)
-        values = found.columns["logprobs"].astype(np.float64) - truth
-        null = found.columns.get("logprobs_null")
-        return np.where(null != 0, np.nan, values) if null is not None else values
-
+    truth = wide.values()
     scale = scale_median = 1e-5
     if own_dtype is not None:
-        own = off(own_dtype)
+        own = read_sequences(own_dtype).values() - truth
         own = own[np.isfinite(own)]
         if len(own):
             scale = max(scale, float(np.sqrt(np.mean(own**2))))
             scale_median = max(scale_median, float(np.median(np.abs(own))))
     result = {}
     for name, path in columns.items():
-        d = off(path)
+        d = read_sequences(path).values() - truth
         kept = np.isfinite(d)
         if not kept.any():
             continue

@@ -57,7 +57,7 @@ def routing(rollout: Path, train: Path) -> Routing | None:
     one, other = first.columns.get("experts"), second.columns.get("experts")
     if one is None or other is None or one.shape != other.shape:
         return None
-    d = second.columns["logprobs"].astype(np.float64) - first.columns["logprobs"].astype(np.float64)
+    d = second.values() - first.values()
     known = (one >= 0).all(axis=(1, 2)) & (other >= 0).all(axis=(1, 2)) & np.isfinite(d)
     if not known.any():
         return None
