@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 NOT_FUNCTION = frozenset(
     [
         "_name_or_path",
@@ -62,3 +64,22 @@ NOT_FUNCTION = frozenset(
     ]
 )
 """Keys of a model configuration that do not change the function computed over given ids (or stand elsewhere)."""
+
+
+def flat(config: dict[str, Any], prefix: str = "", same: str = "") -> dict[str, Any]:
+    """Dotted keys of a nested configuration, without those in `NOT_FUNCTION` and without nulls.
+
+    Args:
+        config: of a model, as its fingerprint or config.json has it.
+        prefix: put before each key.
+        same: name of a nested configuration whose keys count as those of the one around it.
+    """
+    result: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in NOT_FUNCTION or value is None:
+            continue
+        if isinstance(value, dict):
+            result |= flat(value, prefix if key == same else f"{prefix}{key}.", same)
+        else:
+            result[f"{prefix}{key}"] = value
+    return result

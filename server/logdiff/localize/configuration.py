@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from logdiff import model_keys
 from logdiff.localize.finding import CONFIG, Finding
-from logdiff.model_keys import NOT_FUNCTION
 from logdiff.verdict.records import Evidence
 
 CAUSES = (
@@ -61,17 +61,9 @@ def cause_of(key: str, values: list[Any]) -> str:
     return next((cause for part, cause in CAUSES if part in key), "model-config-differs")
 
 
-def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys without those that do not change the function; a nested text model counts as the model."""
-    result: dict[str, Any] = {}
-    for key, value in config.items():
-        if key in NOT_FUNCTION or value is None:
-            continue
-        if isinstance(value, dict):
-            result |= flat(value, prefix if key == "text_config" else f"{prefix}{key}.")
-        else:
-            result[f"{prefix}{key}"] = value
-    return result
+def flat(config: dict[str, Any]) -> dict[str, Any]:
+    """Dotted keys that change the function; a nested text model counts as the model."""
+    return model_keys.flat(config, same="text_config")
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from logdiff.case.batch import PairMeta
 from logdiff.measure.facts import RunFacts
 from logdiff.measure.gates.gate import Gate
-from logdiff.model_keys import NOT_FUNCTION
+from logdiff.model_keys import flat
 
 _SIDES = ("rollout", "train")
 _PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_p": 0.0}
@@ -189,7 +189,10 @@ def _check_model(facts: RunFacts, found: _Findings) -> None:
     left, right = ((facts.fingerprints.get(side) or {}).get("model") for side in _SIDES)
     if not isinstance(left, dict) or not isinstance(right, dict):
         return
-    flat_left, flat_right = _flat(left), _flat(right)
+    flat_left, flat_right = (
+        {key: _canonical(key.rsplit(".", 1)[-1], value) for key, value in flat(model).items()}
+        for model in (left, right)
+    )
     common = sorted(flat_left.keys() & flat_right.keys())
     different = [k for k in common if flat_left[k] != flat_right[k]]
     if different:
@@ -207,19 +210,6 @@ def _check_model(facts: RunFacts, found: _Findings) -> None:
         if keys:
             rest = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
             found.notes.append(f"model keys known on {side} alone: {', '.join(sorted(keys)[:8])}{rest}")
-
-
-def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested configuration as dotted keys, without what doesn't change the function and without nulls."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if key in NOT_FUNCTION or value is None:
-            continue
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = _canonical(key, value)
-    return flat
 
 
 def _canonical(key: str, value: Any) -> Any:
