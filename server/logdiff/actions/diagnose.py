@@ -67,6 +67,7 @@ def diagnose(
 def _diagnose_case(folder: PathLike, on_progress: OnProgress | None) -> Done:
     from logdiff.case import Case
     from logdiff.verdict.offline import diagnose_case
+    from logdiff.verdict.records import exit_code
 
     with Case.open(folder) as case:
         if case.has_result(VERDICT) and case.manifest.kind == "run":
@@ -100,11 +101,6 @@ def _diagnose_files(paths: Sequence[PathLike], case_dir: PathLike | None, on_pro
         _keep(case, found)
         case.seal()
     return Done(found.as_dict(), found.exit_code)
-
-
-def exit_code(class_: str) -> int:
-    """0 for `none`, 2 for `invalid-evidence`, else 1."""
-    return {"none": 0, "invalid-evidence": 2}.get(class_, 1)
 
 
 def _keep(case: Case, found: Diagnosis) -> None:

@@ -142,7 +142,7 @@ class _Work:
             seen[frozenset()] = self._pass(source, [], "none")
             if seen[frozenset()].mismatched:
                 self._operators = self._find_operators(source)
-                source = self._more(source)
+                source = self._more()
                 self._run(source, seen)
                 self._complete = True
         except LimitError as error:
@@ -214,7 +214,7 @@ class _Work:
             return "the run has no tokens yet"
         return None
 
-    def _more(self, few: Path) -> Path:
+    def _more(self) -> Path:
         """More tokens, where the time that the first passes took leaves room for them; decided once per case."""
         case = self._session.case
         for record in case.journal.read():

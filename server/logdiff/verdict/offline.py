@@ -186,9 +186,7 @@ def _conclude(f: Features, board: Board, case: str | None) -> Diagnosis:
             "undetermined", confidence=round(min(0.5, lead.belief), 3), statement=_unsure(f, ranked, next_)
         )
     else:
-        verdict = Verdict(
-            lead.class_, lead.side, lead.cause, lead.component, round(lead.belief, 3), _statement(f, lead)
-        )
+        verdict = Verdict(lead.class_, lead.side, lead.cause, lead.component, round(lead.belief, 3), _statement(lead))
     standing = {g.cause for g in ranked if g.cause is not None}
     excluded = tuple(e for e in board.excluded if e.cause not in standing)
     return _diagnosis(f, verdict, case, candidates, _evidence(f, ranked), excluded, next_)
@@ -209,7 +207,7 @@ def _evidence(f: Features, ranked: list[Finding]) -> tuple[Evidence, ...]:
     return tuple(found.values())
 
 
-def _statement(f: Features, lead: Finding) -> str:
+def _statement(lead: Finding) -> str:
     side = {"rollout": " on the rollout side", "train": " on the train side", "both": "", "unknown": ""}[lead.side]
     if lead.cause is None:
         return f"The difference is of class {lead.class_}{side}; the evidence names no single cause."

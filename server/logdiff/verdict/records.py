@@ -20,6 +20,11 @@ def path_of(class_: str) -> str:
     return _PATH_OF.get(class_, "framework")
 
 
+def exit_code(class_: str) -> int:
+    """0 for `none`, 2 for `invalid-evidence`, else 1."""
+    return {"none": 0, "invalid-evidence": 2}.get(class_, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """One measured fact that a verdict rests on.
@@ -203,7 +208,7 @@ class Diagnosis:
     @property
     def exit_code(self) -> int:
         """0 for `none`, 2 for `invalid-evidence`, else 1."""
-        return {"none": 0, "invalid-evidence": 2}.get(self.verdict.class_, 1)
+        return exit_code(self.verdict.class_)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready `logdiff-verdict/1`; non-finite numbers are strings."""

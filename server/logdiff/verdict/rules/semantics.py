@@ -121,7 +121,7 @@ def placeholders(f: Features, board: Board) -> Features | None:
         if deep < 0.2:
             continue  # certain tokens, or the single survivors of a truncation
         explains = float(f.a[zero].sum() / f.a.sum())
-        where, cause, belief = _where_zero(table, zero, side)
+        where, cause, belief = _where_zero(table, zero)
         said: tuple[Evidence, ...] = (
             evidence(
                 f, f"{count} values of the {side} side are exactly 0.0 where the other side's are far below", count, 0
@@ -137,7 +137,7 @@ def placeholders(f: Features, board: Board) -> Features | None:
     return None
 
 
-def _where_zero(table: Table, zero: np.ndarray, side: str) -> tuple[str, str, float]:
+def _where_zero(table: Table, zero: np.ndarray) -> tuple[str, str, float]:
     last = table.position == table.response[table.row] - 1
     if float(np.mean(last[zero])) > 0.9:
         return "on the last token of responses", "placeholder-logprobs", 0.9

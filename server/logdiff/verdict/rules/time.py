@@ -32,7 +32,7 @@ def steps(f: Features, board: Board) -> None:
     )
     if onset:
         assert factor is not None
-        _after_sync(f, board, said, factor.contrast.share, factor.contrast.ratio, trend)
+        _after_sync(f, board, said, factor.contrast.share, factor.contrast.ratio)
     elif trend is not None and trend[0] > 5 and trend[1] > 1.5:
         said += (evidence(f, "growth from the first to the last steps, factor", trend[1], 1.5),)
         board.add(Finding("weights-stale", 0.7, 0.8, said, side="rollout"))
@@ -58,9 +58,7 @@ def _trend(f: Features) -> tuple[float, float] | None:
     return z, float(f.a[late].mean() / max(f.a[early].mean(), 1e-12))
 
 
-def _after_sync(
-    f: Features, board: Board, said: tuple[Evidence, ...], share: float, ratio: float, trend: tuple[float, float] | None
-) -> None:
+def _after_sync(f: Features, board: Board, said: tuple[Evidence, ...], share: float, ratio: float) -> None:
     belief = 0.92 if ratio > 4 else 0.8
     levels = [m for _, m, _ in f.steps]
     bad = [m for m in levels if m > 3 * max(levels[0], 1e-12) or m > 0.3 * max(levels)]
@@ -80,9 +78,7 @@ def _after_sync(
         board.add(Finding("kv-cache-stale", belief, share, (*said, early), side="rollout"))
         board.add(Finding("weights-stale", 0.5, share, said, side="rollout"))
         return
-    if f.moe and fallen is not None and growing:
-        order = ("expert-bias-stale", "weights-stale", "expert-weights-swapped")
-    elif f.moe and not growing:
+    if f.moe and not growing:
         order = ("expert-weights-swapped", "weights-partial-sync", "expert-bias-stale")
     elif f.moe:
         order = ("expert-bias-stale", "weights-stale", "expert-weights-swapped")
