@@ -50,7 +50,7 @@ def reference(session: Session, observed: Observed, model: Path) -> None:
     sampling = scoring(session.run.sampling.request())
     task = {"task": "reference", "model": str(model), "dtype": session.run.dtype, "input": str(tokens)}
     output = f"captures/step{step}/reference/reference.json"
-    outcome = _attempt_free(session, f"step{step}/reference", {**task, "sampling": sampling}, output, [tokens])
+    outcome = _attempt(session, f"step{step}/reference", {**task, "sampling": sampling}, output, [tokens], step)
     if outcome.path is None:
         observed.skipped.append(("reference", outcome.reason or "it failed"))
         return
@@ -96,7 +96,7 @@ def boundaries(session: Session, observed: Observed, samples: list[str], limits:
             "logprobs": str(logprobs),
             **more,
         }
-        outcome = _attempt(session, f"step{step}/{side}/capture-{phase}", side, task, output, [tokens], step)
+        outcome = _attempt(session, f"step{step}/{side}/capture-{phase}", task, output, [tokens], step, side)
         if outcome.path is None:
             observed.skipped.append((name, outcome.reason or "it failed"))
             continue
@@ -105,7 +105,7 @@ def boundaries(session: Session, observed: Observed, samples: list[str], limits:
             observed.same_bits[name] = _same_bits(logprobs, session.case.path / measured)
 
 
-def check(session: Session, observed: Observed, model: Path, limits: Limits) -> None:
+def check(session: Session, observed: Observed, model: Path) -> None:
     """Judge every captured operator on its own inputs (`logdiff-operators/1`)."""
     if not observed.boundaries:
         return
@@ -123,7 +123,7 @@ def check(session: Session, observed: Observed, model: Path, limits: Limits) -> 
         "seconds": CHECK_SECONDS,
     }
     output = f"captures/step{step}/boundaries/operators.json"
-    outcome = _attempt_free(session, f"step{step}/check_operators", task, output, [tokens, *files])
+    outcome = _attempt(session, f"step{step}/check_operators", task, output, [tokens, *files], step)
     if outcome.path is None:
         observed.skipped.append(("operator checks", outcome.reason or "they failed"))
         return
@@ -138,8 +138,7 @@ def choose_samples(session: Session, step: int, values_per_row: int) -> list[str
     from logdiff.case.sequences import read_sequences
 
     one = read_sequences(session.case.path / generated(step))
-    other = read_sequences(session.case.path / scored(step))
-    d = other.columns["logprobs"].astype(np.float64) - one.columns["logprobs"].astype(np.float64)
+    d = read_sequences(session.case.path / scored(step)).values() - one.values()
     squares = np.nan_to_num(d, nan=1e6, posinf=1e6, neginf=1e6) ** 2
     count = len(one.sample_ids)
     weight = [float(squares[one.span(i)].sum()) for i in range(count)]
@@ -174,25 +173,26 @@ def values_per_row(config: dict[str, Any]) -> int:
 
 
 def _attempt(
-    session: Session, key: str, side: str, task: dict[str, Any], output: str, inputs: list[Path], step: int
+    session: Session,
+    key: str,
+    task: dict[str, Any],
+    output: str,
+    inputs: list[Path],
+    step: int,
+    side: str | None = None,
 ) -> Outcome:
-    """A task whose failure does not end the diagnosis; the engine is closed then, since it may be broken."""
+    """A task of a side's engine, or of none, whose failure does not end the diagnosis; what ran it may be broken then,
+    and is closed."""
     try:
+        if side is None:
+            return session.do_free(key, task, output=output, inputs=inputs)
         return session.do(key, side, session.spec(side), task, output=output, inputs=inputs, step=step, optional=True)
     except LogdiffError as error:
         session.check_cancel()
-        session.close(side)
-        session.case.journal.append("experiment_failed", task=key, error=error.message[:2000])
-        return Outcome(None, reason=error.message)
-
-
-def _attempt_free(session: Session, key: str, task: dict[str, Any], output: str, inputs: list[Path]) -> Outcome:
-    """An engine-free task whose failure does not end the diagnosis."""
-    try:
-        return session.do_free(key, task, output=output, inputs=inputs)
-    except LogdiffError as error:
-        session.check_cancel()
-        session.close_free()
+        if side is None:
+            session.close_free()
+        else:
+            session.close(side)
         session.case.journal.append("experiment_failed", task=key, error=error.message[:2000])
         return Outcome(None, reason=error.message)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from logdiff.localize.budget import NOT_MEASURED, TOGETHER, UNEXPLAINED
 from logdiff.localize.configuration import cause_of
 from logdiff.localize.places import component
 from logdiff.verdict.records import BudgetShare
@@ -49,10 +50,7 @@ def first_divergence(operators: dict[str, Any]) -> str | None:
     return None
 
 
-_NO_OPERATOR = frozenset({"unexplained", "not measured", "several operators together"})
-
-
 def largest(budget: list[BudgetShare]) -> str | None:
     """The operator with the largest share of a budget; None without one."""
-    named = [b for b in budget if b.component not in _NO_OPERATOR and b.share > 0]
+    named = [b for b in budget if b.component not in (UNEXPLAINED, NOT_MEASURED, TOGETHER) and b.share > 0]
     return max(named, key=lambda b: b.share).component if named else None

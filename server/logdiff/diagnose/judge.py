@@ -5,18 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from logdiff.diagnose.causes import argument_cause, first_divergence, largest, rounding_cause
-from logdiff.diagnose.known import (
-    MATTERS,
-    Known,
-    far_sides,
-    has_moved,
-    merged,
-    share_of,
-    within_floor,
-)
+from logdiff.diagnose.known import MATTERS, Known, far_sides, has_moved, merged, share_of
 from logdiff.diagnose.result import counts, diagnosis, distance_evidence, toggle_evidence
+from logdiff.localize.budget import UNEXPLAINED
 from logdiff.localize.distance import Distance
 from logdiff.localize.finding import WEIGHTS, Finding
+from logdiff.measure import within_floor
 from logdiff.verdict.records import Diagnosis, Evidence, Verdict
 
 LEFT = 0.25
@@ -24,8 +18,8 @@ LEFT = 0.25
 
 
 def _replaced(known: Known) -> Evidence | None:
-    """What is left with all operators replaced: the share called "unexplained"."""
-    left = next((b.share for b in known.budget if b.component == "unexplained"), None)
+    """What is left with all operators replaced."""
+    left = next((b.share for b in known.budget if b.component == UNEXPLAINED), None)
     if left is None:
         return None
     claim = "share of mean d squared that is left with every operator aligned on both sides"
@@ -52,7 +46,7 @@ def judge(known: Known) -> Diagnosis:
         return _fault(known, precision, findings)  # one side rounds where the other does not
     if moved or far or known.reruns:
         return _side(known, far, moved, findings)
-    if within_floor(known):
+    if within_floor(known.measure, known.floor):
         return _floor(known, findings)
     return _operators(known, findings)
 

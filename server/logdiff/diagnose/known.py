@@ -29,7 +29,6 @@ class Known:
         findings: faults, in any order.
         distances: column -> distance from the checkpoint.
         toggles: results of `Toggle.as_dict` with `side`, `kind`, `removed`, `share`.
-        toggle_distances: "side" -> distance of the plain side's first column.
         operators: `logdiff-operators/1`, empty where nothing was checked.
         routing: expert choices, None for a dense model.
         skipped: [(what, why)] of what was not looked at.
@@ -101,14 +100,6 @@ def far_sides(known: Known) -> dict[str, Distance]:
         if off:
             found[side] = max(off, key=lambda d: d.ratio)
     return found
-
-
-def within_floor(known: Known) -> bool:
-    """mean_abs, p99 and max_abs are all at most those of the floor."""
-    names = ("mean_abs", "p99", "max_abs")
-    if not all(isinstance(known.floor.get(n), (int, float)) for n in names):
-        return False
-    return all(known.measure[n] <= known.floor[n] for n in names)
 
 
 def merged(findings: list[Finding]) -> list[Finding]:

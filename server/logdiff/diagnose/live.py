@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from logdiff.live.session import Session
 from logdiff.localize.budget_run import budget
 from logdiff.localize.configuration import configuration_findings, flat
 from logdiff.localize.distance import distances
-from logdiff.localize.finding import CONFIG, WEIGHTS, Finding
+from logdiff.localize.finding import CONFIG, WEIGHTS
 from logdiff.localize.operators import input_findings, operator_findings
 from logdiff.localize.quantity import dtype_findings, gate_findings
 from logdiff.localize.routing import routing
@@ -102,7 +101,8 @@ class _Live:
             measure=block["measure"], floor=block["floor"], pairs=block["pairs"], repeat=repeat,
             reruns=_reruns(block["floor"]), own=[side for side in SIDES if session.run.spec(side).modules],
         )  # fmt: skip
-        self._sums = _weight_sums(session.case.path, session.run.steps)
+        self._facts = assemble.facts(session.case.path, session.run.steps, measurement.unavailable)
+        self._sums = self._facts.weights
         self._step = _step(block["measure"], session.run.steps, self._sums)
         self._observed = Observed(self._step)
         self._toggled: set[str] = set()
@@ -111,8 +111,7 @@ class _Live:
         """All experiments that the limits allow, and the verdict."""
         known, session = self._known, self._session
         known.findings += gate_findings([gate.as_dict() for gate in self._measurement.gates])
-        fingerprints = self._fingerprints()
-        self._configuration(fingerprints)
+        self._configuration(self._facts.fingerprints)
         if self._measurement.comparable and known.measure["mismatched_tokens"]:
             session.tell("diagnose", "looking into both engines")
             self._look()
@@ -159,12 +158,10 @@ class _Live:
 
     def _from_tokens(self, case: str) -> Diagnosis:
         session, known = self._session, self._known
-        unavailable = self._measurement.unavailable
-        facts = assemble.facts(session.case.path, session.run.steps, unavailable)
         found, _ = diagnose_pairs(
             session.case.meta,
             assemble.batches(session.case.path, session.run.steps),
-            facts,
+            self._facts,
             floor=known.floor,
             case=case,
             repeat=known.repeat,
@@ -202,7 +199,7 @@ class _Live:
         if why is not None:
             observed.skipped.append(("operator checks", why))
             return
-        capture.check(self._session, observed, model, self._limits)
+        capture.check(self._session, observed, model)
         known.operators = observed.operators
         known.findings += operator_findings(
             observed.operators,
@@ -225,14 +222,6 @@ class _Live:
             if session.models[side] is not None and session.run.side_model(side) == named:
                 return session.models[side]
         return Path(named) if Path(named).is_dir() else session.models["train"]
-
-    def _fingerprints(self) -> dict[str, dict[str, Any]]:
-        found = {}
-        for side in ("rollout", "train"):
-            path = self._session.case.path / "sides" / side / "fingerprint.json"
-            if path.is_file():
-                found[side] = read_json(path)
-        return found
 
     def _configuration(self, fingerprints: dict[str, dict[str, Any]]) -> None:
         known, session = self._known, self._session
@@ -331,17 +320,6 @@ def _reruns(floor: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _weight_sums(case: Path, steps: int) -> dict[int, dict[str, dict[str, Any]]]:
-    """step -> side -> `logdiff-weights/1` of the case."""
-    found: dict[int, dict[str, dict[str, Any]]] = {}
-    for step in range(steps):
-        for side in ("rollout", "train"):
-            path = case / "sides" / side / f"weights-step{step}.json"
-            if path.is_file():
-                found.setdefault(step, {})[side] = read_json(path)
-    return found
-
-
 def _step(measure: dict[str, Any], steps: int, sums: dict[int, dict[str, dict[str, Any]]]) -> int:
     """The step to look at: the last one where its weights differ or it is much worse than the first, else the first.
 
@@ -357,16 +335,3 @@ def _step(measure: dict[str, Any], steps: int, sums: dict[int, dict[str, dict[st
     means = [(by_step.get(str(step)) or {}).get("mean_abs") for step in (0, last)]
     first, final = (float(m) if isinstance(m, (int, float)) else 0.0 for m in means)
     return last if final > 1.5 * first else 0
-
-
-def read_verdict(case: Path) -> dict[str, Any] | None:
-    """`results/verdict.json` of a case, None where it has none."""
-    path = case / "results" / f"{RESULT}.json"
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) else None
-
-
-__all__ = ["Finding", "diagnose_run", "read_verdict"]

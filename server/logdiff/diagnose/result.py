@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from logdiff.diagnose.known import COLUMNS, Known, share_of
+from logdiff.localize.distance import FACTOR
 from logdiff.localize.finding import WEIGHTS, Finding
 from logdiff.verdict.records import Candidate, Diagnosis, Evidence, Excluded, NextExperiment, Verdict
 
@@ -95,7 +96,7 @@ def _extra(known: Known) -> dict[str, Any]:
         "toggles": known.toggles,
         "routing": known.routing.as_dict() if known.routing is not None else None,
         "operators": {
-            "judged": sum(1 for c in checks if c.get("ok") is not None),
+            "judged": counts(known.operators)[0],
             "off": [c["boundary"] for c in checks if c.get("ok") is False][:20],
             "coverage": known.operators.get("coverage", {}),
         },
@@ -133,4 +134,4 @@ def distance_evidence(known: Known, side: str) -> Evidence | None:
     claim = (
         f"{worst.column} against the checkpoint in fp32, in units of what the run's dtype costs the checkpoint itself"
     )
-    return Evidence(claim, worst.ratio, 2.0, "captures/reference", known.repeat)
+    return Evidence(claim, worst.ratio, FACTOR, "captures/reference", known.repeat)
