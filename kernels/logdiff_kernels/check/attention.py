@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn import functional
 
+from logdiff_kernels.check.formulas import capped
 from logdiff_kernels.check.given import SINGLE, Given, Parameters, blocks, distinct, grouped, wide
 
 BLOCK = 1 << 24
@@ -63,12 +64,11 @@ def attention_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -
         noise = weights.square() * (2 * finite.square() + shift.square() + 1)  # of a score, as a factor of its weight
         context = weights @ piece.v
         v2 = piece.v.square()
-        moved = noise @ v2 - 2 * context * (noise @ piece.v) + context.square() * noise.sum(-1, keepdim=True)
         plain = weights.square() @ v2
         dot = (piece.q.square() @ piece.k.square().transpose(1, 2)).sqrt() * abs(p["scale"])
         single = weights.square() * torch.where(piece.seen, dot, 0.0).square()
         fine = (single * p["size"]) @ v2 + plain
-        coarse = context.square() + plain + moved.clamp(min=0)
+        coarse = context.square() + plain + _moved(noise, piece.v, context)
         if latents is not None and p.get("up") is not None:
             coarse = coarse + _absorbed(piece, weights, latents, dot, p)
         part = (u * u * coarse + SINGLE * SINGLE * fine).sqrt()
@@ -88,10 +88,15 @@ def _absorbed(
     turned = piece.q[..., : p["nope"]] @ up[:, : p["nope"]]
     scored = (turned.square() @ latent.square().T) * p["scale"] ** 2 + dot.square()
     noise = weights.square() * torch.where(piece.seen, scored, 0.0)
-    context = weights @ piece.v
-    moved = noise @ piece.v.square() - 2 * context * (noise @ piece.v) + context.square() * noise.sum(-1, keepdim=True)
     inside = (weights @ latent).square() + weights.square() @ latent.square()
-    return moved.clamp(min=0) + inside @ up[:, p["nope"] :].square().transpose(1, 2)
+    outside = inside @ up[:, p["nope"] :].square().transpose(1, 2)
+    return _moved(noise, piece.v, weights @ piece.v) + outside
+
+
+def _moved(noise: torch.Tensor, v: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+    """How far errors of weights, of variance `noise`, move the context: the sum of noise * (v - context)^2."""
+    moved = noise @ v.square() - 2 * context * (noise @ v) + context.square() * noise.sum(-1, keepdim=True)
+    return moved.clamp(min=0)
 
 
 def expanded(given: Given, p: Parameters) -> Given:
@@ -158,9 +163,7 @@ def mask(at: torch.Tensor, key: torch.Tensor, p: Parameters) -> torch.Tensor:
 
 def scores(piece: Piece, p: Parameters) -> torch.Tensor:
     """[Hq, n, m], scaled and capped, masked keys still in."""
-    s = piece.q @ piece.k.transpose(1, 2) * p["scale"]
-    cap = p.get("softcap") or 0.0
-    return torch.tanh(s / cap) * cap if cap else s
+    return capped(piece.q @ piece.k.transpose(1, 2) * p["scale"], p)
 
 
 def softmax(s: torch.Tensor, seen: torch.Tensor, p: Parameters) -> tuple[torch.Tensor, torch.Tensor]:

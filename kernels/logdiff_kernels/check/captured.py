@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
 from logdiff_kernels.check.given import Rows, distinct
 from logdiff_kernels.errors import InputError
 from logdiff_kernels.observe.boundaries import names
-from logdiff_kernels.observe.boundaries.files import BoundaryFile, Entry
-
-CACHED = ("k_rope", "v")
+from logdiff_kernels.observe.boundaries.files import BoundaryFile, Entry, picked
 
 
 class Captured:
@@ -81,6 +80,14 @@ class Captured:
         """int64 [r]: which rows of the file."""
         return self.file.rows(name)
 
+    def worst(self, index: torch.Tensor, error: torch.Tensor) -> list[dict[str, Any]]:
+        """The five rows of the file, of those at `index`, whose errors [n] are largest, as reports name them."""
+        rows, ids = self.rows.take(index), self.header.sample_ids
+        return [
+            {"sample_id": ids[int(rows.sample[i])], "position": int(rows.position[i]), "error": float(error[i])}
+            for i in error.argsort(descending=True)[:5]
+        ]
+
     def common(self, wanted: Iterable[str]) -> torch.Tensor:
         """Rows of the file that all boundaries named have, ascending."""
         found: torch.Tensor | None = None
@@ -94,5 +101,4 @@ class Captured:
         have = self.index(name)
         if len(have) == len(index) and torch.equal(have, index):
             return self.tensor(name)
-        order = have.argsort()
-        return self.tensor(name)[order[torch.searchsorted(have[order].contiguous(), index.contiguous())]]
+        return picked(self.tensor(name), have, index)

@@ -5,32 +5,31 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from logdiff_kernels.check.formulas import GATES
+from logdiff_kernels.check.formulas import arms, gated
 from logdiff_kernels.check.given import SINGLE, Given, Parameters, distinct, grouped, wide
 
 
-def choose(given: Given, p: Parameters) -> tuple[torch.Tensor, torch.Tensor]:
-    """(ids [n, k], weights [n, k]) of logits [n, E], by descending weight.
+def choose(given: Given, p: Parameters) -> torch.Tensor:
+    """Ids [n, k] that logits [n, E] call for, in no order that means anything.
 
-    Parameters: `top_k`, `scoring` (softmax, sigmoid), `choose_on` (scores, logits), `renormalize`, `renorm_eps`,
-    `scaling`, `groups`, `topk_groups`, `group_score` (max, top2), `bias` [E] for the choice alone or None.
+    Parameters: `top_k`, `scoring` (softmax, sigmoid), `choose_on` (scores, logits), `groups`, `topk_groups`,
+    `group_score` (max, top2), `bias` [E] for the choice alone or None.
     """
-    logits = given.x[0].to(wide(given.x[0].dtype))
-    bias = p.get("bias")
-    value = logits if p["choose_on"] == "logits" else score(logits, p["scoring"])
-    choice = value if bias is None else value + bias.to(value.dtype)
+    choice = choice_values(given, p)
     if p["groups"] > 1:
         choice = choice.masked_fill(~_open(choice, p), float("-inf"))
-    ids = choice.topk(p["top_k"], dim=-1).indices
-    weights = value.gather(-1, ids)
-    if p["choose_on"] == "logits":
-        weights = score(weights, p["scoring"])
-    if p["renormalize"]:
-        weights = weights / (weights.sum(-1, keepdim=True) + p["renorm_eps"])
-    if p["scaling"] != 1.0:
-        weights = weights * p["scaling"]
-    weights, order = weights.sort(dim=-1, descending=True, stable=True)
-    return ids.gather(-1, order), weights
+    return choice.topk(p["top_k"], dim=-1).indices
+
+
+def choice_values(given: Given, p: Parameters) -> torch.Tensor:
+    """What experts are chosen by, [n, E], before a limit to groups."""
+    value = _values(given, p)
+    return value if p.get("bias") is None else value + p["bias"].to(value.dtype)
+
+
+def _values(given: Given, p: Parameters) -> torch.Tensor:
+    logits = given.x[0].to(wide(given.x[0].dtype))
+    return logits if p["choose_on"] == "logits" else score(logits, p["scoring"])
 
 
 def score(logits: torch.Tensor, kind: str) -> torch.Tensor:
@@ -46,13 +45,12 @@ def _open(choice: torch.Tensor, p: Parameters) -> torch.Tensor:
 
 
 def expert_weights(given: Given, p: Parameters) -> torch.Tensor:
-    """Weights [n, k] of the experts that were chosen (`x[1]`, ids in captured order) from logits `x[0]`."""
-    logits = given.x[0].to(wide(given.x[0].dtype))
-    ids = given.x[1].long()
-    value = logits if p["choose_on"] == "logits" else score(logits, p["scoring"])
-    if p.get("biased") and p.get("bias") is not None:
-        value = value + p["bias"].to(value.dtype)
-    weights = value.gather(-1, ids)
+    """Weights [n, k] of the experts that were chosen (`x[1]`, ids in captured order) from logits `x[0]`.
+
+    Parameters: those of `choose`, `renormalize`, `renorm_eps`, `scaling`, `biased` (the bias counts in weights too).
+    """
+    value = choice_values(given, p) if p.get("biased") else _values(given, p)
+    weights = value.gather(-1, given.x[1].long())
     if p["choose_on"] == "logits":
         weights = score(weights, p["scoring"])
     if p["renormalize"]:
@@ -98,12 +96,8 @@ def _walk(given: Given, p: Parameters, u: float | None) -> torch.Tensor:
         rows = x[row]
         gate = _affine(rows, p["gate"][e], p.get("gate_bias"), e)
         up = _affine(rows, p["up"][e], p.get("up_bias"), e)
-        if p.get("swapped"):
-            gate, up = up, gate
-        if p.get("limit"):
-            gate, up = gate.clamp(max=p["limit"]), up.clamp(-p["limit"], p["limit"])
-        act = gate * torch.sigmoid(gate * p["alpha"]) if p["kind"] == "swiglu_oai" else GATES[p["kind"]](gate)
-        h = act * (up + p["up_offset"] if p.get("up_offset") else up)
+        gate, up = arms(gate, up, p)
+        h = gated(gate, up, p)
         share = weights[row, slot, None]
         y = _affine(h, p["down"][e], p.get("down_bias"), e)
         if u is not None:

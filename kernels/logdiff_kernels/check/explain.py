@@ -14,9 +14,6 @@ from logdiff_kernels.check.kinds import tolerance
 from logdiff_kernels.check.regression import Fit, regress
 from logdiff_kernels.check.variants import NAMED, Scene, Variant, generic
 
-ROWS = 256
-"""Rows that hypotheses are tried on."""
-
 CERTAIN = 8.0
 """Standard errors that a deviation below rounding must be away from none."""
 

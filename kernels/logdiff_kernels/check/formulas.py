@@ -9,11 +9,14 @@ reduction too, sums of inputs taken before or after rounding.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch.nn import functional
 
 from logdiff_kernels.check.given import SINGLE, Given, Parameters, grouped, wide
+
+Up = TypeVar("Up", torch.Tensor, "torch.Tensor | None")
 
 GATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": functional.silu,
@@ -44,10 +47,14 @@ def linear(given: Given, p: Parameters) -> torch.Tensor:
 
 
 def linear_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> torch.Tensor:
-    """Output and partial sums of a split reduction rounded; fp32 accumulation over K terms."""
+    """Output and partial sums of a split reduction rounded; fp32 accumulation over K terms.
+
+    A scale and a soft cap round at each of their steps.
+    """
     terms = partial_sums(given.x[0], p) * float(p.get("scale", 1.0)) ** 2
+    steps = 1 + 3 * bool(p.get("softcap")) + int(p.get("scale", 1.0) != 1.0)
     count = int(p["weight"].shape[-1])
-    return (u * u * (ref.square() + terms) + (SINGLE * SINGLE * count) * terms).sqrt()
+    return (u * u * (steps * ref.square() + terms) + (SINGLE * SINGLE * count) * terms).sqrt()
 
 
 def partial_sums(x: torch.Tensor, p: Parameters) -> torch.Tensor:
@@ -103,14 +110,22 @@ def activation(given: Given, p: Parameters) -> torch.Tensor:
     Parameters: `kind` (of `GATES`, or `swiglu_oai`: (up + 1) * gate * sigmoid(alpha * gate) with both clamped),
     `limit`, `alpha`, `up_offset`, `swapped` (gate and up exchanged).
     """
-    gate = given.x[0]
-    up = given.x[1] if len(given.x) > 1 else None
+    return gated(*arms(given.x[0], given.x[1] if len(given.x) > 1 else None, p), p)
+
+
+def arms(gate: torch.Tensor, up: Up, p: Parameters) -> tuple[torch.Tensor, Up]:
+    """Gate and up as the activation takes them: exchanged and clamped as the parameters say."""
     if p.get("swapped") and up is not None:
         gate, up = up, gate
     limit = p.get("limit")
     if limit:
         gate = gate.clamp(max=limit)
-        up = up.clamp(-limit, limit) if up is not None else None
+        up = up.clamp(-limit, limit) if up is not None else up
+    return gate, up
+
+
+def gated(gate: torch.Tensor, up: torch.Tensor | None, p: Parameters) -> torch.Tensor:
+    """The activation of what `arms` gave."""
     out = gate * torch.sigmoid(gate * p["alpha"]) if p["kind"] == "swiglu_oai" else GATES[p["kind"]](gate)
     if up is None:
         return out
@@ -161,19 +176,13 @@ def embedding_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -
 
 def lm_head(given: Given, p: Parameters) -> torch.Tensor:
     """Logits. Parameters: `weight` [V, K], `bias`, `scale` (1, a factor), `softcap` (0: none)."""
-    y = functional.linear(given.x[0].to(p["weight"].dtype), p["weight"], p.get("bias"))
-    if p.get("scale", 1.0) != 1.0:
-        y = y * p["scale"]
+    return capped(linear(given, p), p)
+
+
+def capped(y: torch.Tensor, p: Parameters) -> torch.Tensor:
+    """Under the soft cap `softcap` (0 or absent: none)."""
     cap = p.get("softcap") or 0.0
     return torch.tanh(y / cap) * cap if cap else y
-
-
-def lm_head_spread(given: Given, p: Parameters, ref: torch.Tensor, u: float) -> torch.Tensor:
-    """As a linear layer; a scale and a soft cap round at each of their steps."""
-    terms = partial_sums(given.x[0], p) * float(p.get("scale", 1.0)) ** 2
-    steps = 1 + 3 * bool(p.get("softcap")) + int(p.get("scale", 1.0) != 1.0)
-    count = int(p["weight"].shape[-1])
-    return (u * u * (steps * ref.square() + terms) + (SINGLE * SINGLE * count) * terms).sqrt()
 
 
 def rope(given: Given, p: Parameters) -> torch.Tensor:

@@ -11,10 +11,11 @@ from logdiff_kernels.check.captured import Captured
 from logdiff_kernels.check.clean import Operator
 from logdiff_kernels.check.explain import explain
 from logdiff_kernels.check.formulas import cut
-from logdiff_kernels.check.given import Given, distinct
+from logdiff_kernels.check.given import Given, distinct, roundoff
 from logdiff_kernels.check.variants import Scene
 from logdiff_kernels.errors import InputError
 from logdiff_kernels.observe.boundaries.files import given as given_key
+from logdiff_kernels.observe.boundaries.files import picked
 
 ROWS = 256
 
@@ -56,19 +57,14 @@ def fed(captured: Captured, operator: Operator) -> list[Fed]:
 def _rows_of(captured: Captured, operator: Operator, argument: Fed) -> torch.Tensor:
     if argument.actual is not None:
         return captured.index(argument.actual)
-    key = given_key(operator.name, argument.number)
-    if f"{key}@rows" in captured.file:
-        return captured.file.tensor(f"{key}@rows").long()
-    return captured.index(operator.name)
+    return captured.file.given_rows(operator.name, argument.number)
 
 
 def _at(captured: Captured, operator: Operator, argument: Fed, index: torch.Tensor) -> torch.Tensor:
     if argument.actual is not None:
         return captured.at(argument.actual, index)
-    have = _rows_of(captured, operator, argument)
     values = captured.file.tensor(given_key(operator.name, argument.number)).flatten(1)
-    order = have.argsort()
-    return values[order[torch.searchsorted(have[order].contiguous(), index.contiguous())]]
+    return picked(values, _rows_of(captured, operator, argument), index)
 
 
 def operands(captured: Captured, operator: Operator) -> tuple[Given, torch.Tensor]:
@@ -93,14 +89,14 @@ def operands(captured: Captured, operator: Operator) -> tuple[Given, torch.Tenso
     key, value = arguments[-2:]
     both = _rows_of(captured, operator, key)
     both = both[torch.isin(both, _rows_of(captured, operator, value))].sort().values
-    both, index = _complete(captured, both, index)
+    index = _complete(captured, both, index)
     x = tuple(_at(captured, operator, a, index) for a in arguments[:-2])
     given = Given(x, captured.rows.take(index), captured.rows.take(both), _at(captured, operator, key, both),
                   _at(captured, operator, value, both))  # fmt: skip
     return given, index
 
 
-def _complete(captured: Captured, keys: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _complete(captured: Captured, keys: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Queries whose sample has keys of every position up to theirs."""
     rows = captured.rows
     good = torch.zeros(len(index), dtype=torch.bool)
@@ -109,7 +105,7 @@ def _complete(captured: Captured, keys: torch.Tensor, index: torch.Tensor) -> tu
         have = rows.position[keys[rows.sample[keys] == sample]].sort().values
         run = int((have == torch.arange(len(have))).long().cumprod(0).sum())
         good |= mine & (rows.position[index] < run)
-    return keys, index[good]
+    return index[good]
 
 
 def edge(captured: Captured, operator: Operator, dtype: torch.dtype) -> list[dict[str, Any]]:
@@ -143,7 +139,7 @@ def _edge(
     if not bool(different.any()):
         return None
     out, ref = got.double(), due.double()
-    size = float(torch.finfo(dtype).eps) / 2
+    size = roundoff(dtype)
     tolerance = 1.5 * size * ref.abs() + 1e-3 * size * ref.square().mean(-1, keepdim=True).sqrt()
     units = ((out - ref) / tolerance).abs().amax(-1).nan_to_num(float("inf"), float("inf"))
     off = units > 2.0
@@ -164,7 +160,7 @@ def _edge(
     if best is not None:
         detail += f": {argument.expected} that {best.variant.statement}"
     error = (out - ref).square().mean(-1).sqrt() / max(float(ref.square().mean().sqrt()), 1e-300)
-    made = record(captured, "edge", False, detail, operator.name, float(off.double().mean()), rows, error)
+    made = record(captured, "edge", False, detail, operator.name, float(off.double().mean()), index, error)
     made["variants"] = [t.as_dict() for t in tried]
     return made
 
@@ -176,15 +172,11 @@ def record(
     detail: str,
     boundary: str | None = None,
     rows_off: float = 0.0,
-    rows: Any = None,
+    index: torch.Tensor | None = None,
     error: torch.Tensor | None = None,
 ) -> dict[str, Any]:
     """An entry of `inputs` in `logdiff-operators/1`."""
-    worst = []
-    if rows is not None and error is not None:
-        for i in error.argsort(descending=True)[:5].tolist():
-            name = captured.header.sample_ids[int(rows.sample[i])]
-            worst.append({"sample_id": name, "position": int(rows.position[i]), "error": float(error[i])})
+    worst = [] if index is None or error is None else captured.worst(index, error)
     return {
         "side": captured.header.side, "phase": captured.header.phase, "what": what, "ok": ok, "detail": detail,
         "cause": None, "boundary": boundary, "rows_off": rows_off, "worst": worst,
@@ -206,7 +198,7 @@ def tokens(captured: Captured) -> dict[str, Any]:
     )
     shift = _shift(captured, wrong)
     made = record(captured, "ids", False, detail, "embedding", float(wrong.double().mean()),
-                  rows.take(wrong.nonzero()[:, 0]), torch.ones(int(wrong.sum()), dtype=torch.float64))  # fmt: skip
+                  wrong.nonzero()[:, 0], torch.ones(int(wrong.sum()), dtype=torch.float64))  # fmt: skip
     made["cause"] = "ids-differ"
     if shift:
         made["detail"] += f"; they are those {shift:+d} places on"
@@ -251,7 +243,7 @@ def positions(captured: Captured) -> dict[str, Any]:
         + ", ".join(f"place {place} got {now}" for place, now in jumps)
     )
     made = record(captured, "positions", False, detail, None, float(wrong.double().mean()),
-                  rows.take(wrong.nonzero()[:, 0]), (offset[wrong]).abs().double())  # fmt: skip
+                  wrong.nonzero()[:, 0], (offset[wrong]).abs().double())  # fmt: skip
     made["cause"] = "position-per-pack" if restart else "position-offset"
     return made
 

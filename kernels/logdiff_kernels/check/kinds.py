@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from logdiff_kernels.check import attention, experts, formulas, logprob
-from logdiff_kernels.check.given import Given, Parameters
+from logdiff_kernels.check.given import Given, Parameters, roundoff
 
 Formula = Callable[[Given, Parameters], torch.Tensor]
 Spread = Callable[[Given, Parameters, torch.Tensor, float], torch.Tensor]
@@ -29,7 +29,7 @@ KINDS: dict[str, Kind] = {
     "activation": Kind(formulas.activation, formulas.activation_spread),
     "add": Kind(formulas.add, formulas.add_spread),
     "embedding": Kind(formulas.embedding, formulas.embedding_spread),
-    "lm_head": Kind(formulas.lm_head, formulas.lm_head_spread),
+    "lm_head": Kind(formulas.lm_head, formulas.linear_spread),
     "attention": Kind(attention.attention, attention.attention_spread),
     "router": Kind(experts.expert_weights, experts.expert_weights_spread),
     "experts": Kind(experts.experts, experts.experts_spread),
@@ -55,7 +55,7 @@ def tolerance(kind: str, given: Given, p: Parameters, ref: torch.Tensor, dtype: 
     """
     info = torch.finfo(dtype)
     smallest = float(info.smallest_normal) * float(info.eps)
-    u = float(info.eps) / 2
+    u = roundoff(dtype)
     spread = KINDS[kind].spread(given, p, ref, u)
     floor = (FLOOR * u) ** 2 * ref.square().mean(-1, keepdim=True) if kind in _ROWS else 0.0
     return (spread.square() + smallest * smallest + floor).sqrt()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from logdiff_kernels.check.captured import Captured
 from logdiff_kernels.check.clean import Operator
 from logdiff_kernels.check.explain import Tried, explain, leans, subtle
 from logdiff_kernels.check.given import Given, Parameters, blocks, cast, grouped
-from logdiff_kernels.check.inputs import fed, operands
+from logdiff_kernels.check.inputs import operands
 from logdiff_kernels.check.judgement import Judgement
 from logdiff_kernels.check.kinds import KINDS, tolerance
 from logdiff_kernels.check.structure import features, onset
@@ -74,7 +74,7 @@ class Side:
         if not len(index):
             return record | {"why": "no row has its inputs too"}
         out = captured.at(name, index)
-        if out.shape[-1] != self._width(operator, given, out):
+        if out.shape[-1] != self._width(operator, given):
             return record | {"why": f"its rows have {out.shape[-1]} features, the reference has another number"}
         return record | self._judged(operator, given, out, index)
 
@@ -88,7 +88,7 @@ class Side:
             "why": None, "worst": [], "rows_off": None, "onset": None, "variants": [],
         }  # fmt: skip
 
-    def _width(self, operator: Operator, given: Given, out: torch.Tensor) -> int:
+    def _width(self, operator: Operator, given: Given) -> int:
         p = cast(operator.p, torch.float64)
         one = given.take(torch.zeros(1, dtype=torch.int64)).to(torch.float64)
         return KINDS[operator.kind].formula(one, self._bound(operator, p)).shape[-1]
@@ -117,7 +117,7 @@ class Side:
             "normal": judgement.size,
             "ok": ok,
             "rows_off": float(off.double().mean()),
-            "worst": self._worst(judgement.row_error(), rows),
+            "worst": self._captured.worst(index, judgement.row_error()),
         }
         tried: list[Tried] = []
         if ok and leans(operator.kind, operator.p):
@@ -163,7 +163,7 @@ class Side:
             outside = _outside(part, scene.ref.shape[-1])
             if outside is not None and int((~outside).sum()) * len(chosen) >= ELEMENTS:
                 limited = scene.tolerance.masked_fill(outside, math.inf)
-                again = explain(_with(scene, tolerance=limited), allowance, groups)
+                again = explain(replace(scene, tolerance=limited), allowance, groups)
                 if any(t.fits for t in again):
                     tried = again
         return tried, part
@@ -176,7 +176,6 @@ class Side:
         spread = tolerance(operator.kind, part, wide, ref, self._model.dtype)
         facts = self._model.facts | {
             "inputs": list(operator.inputs),
-            "prompt_of_sample": self._captured.prompts,
             "prompt_lengths": self._captured.prompts,
             "temperature_missing": "temperature-missing-rollout-raw-logprobs"
             if self._captured.header.side == "rollout"
@@ -249,24 +248,10 @@ class Side:
             return made.flatten(-2)
         return KINDS[operator.kind].formula(narrow, self._bound(operator, cast(operator.p, dtype)))
 
-    def _worst(self, error: torch.Tensor, rows: Any) -> list[dict[str, Any]]:
-        top = error.argsort(descending=True)[:5]
-        ids = self._captured.header.sample_ids
-        return [
-            {"sample_id": ids[int(rows.sample[i])], "position": int(rows.position[i]), "error": float(error[i])}
-            for i in top
-        ]
-
 
 def _spread(rows: torch.Tensor, count: int) -> torch.Tensor:
     """At most `count` of the rows, evenly."""
     return rows if len(rows) <= count else rows[torch.linspace(0, len(rows) - 1, count).long()]
-
-
-def _with(scene: Scene, **changes: Any) -> Scene:
-    from dataclasses import replace
-
-    return replace(scene, **changes)
 
 
 def _outside(part: dict[str, Any], width: int) -> torch.Tensor | None:
@@ -286,6 +271,3 @@ def _words(tried: list[Tried], error: float) -> str:
     if best is not None:
         return f"it {best.variant.statement}"
     return f"another function, unexplained: relative error {error:.3g}"
-
-
-__all__ = ["Model", "Side", "fed"]

@@ -44,7 +44,7 @@ def router(clean: Clean, name: str, module: Any, given: Given, out: torch.Tensor
                     continue
                 if kind == "top2" and count // g < 2:
                     continue
-                if torch.equal(choose(given, cast(p, torch.float64))[0].sort(-1).values, ids):
+                if torch.equal(choose(given, cast(p, torch.float64)).sort(-1).values, ids):
                     yield p
 
 

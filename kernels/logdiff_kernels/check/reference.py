@@ -107,28 +107,26 @@ def _facts(
 ) -> dict[str, Any]:
     found = [o for o in operators.values() if isinstance(o, Operator)]
     attention = [o.p for o in found if o.kind == "attention"]
-    windows = sorted({int(p["window"]) for p in attention if p.get("window")})
+    windows = {int(p["window"]) for p in attention if p.get("window")}
+    windows |= {int(w) for w in _named(args, ("sliding_window",)) if w > 0}
     if isinstance(window := getattr(clean.config, "sliding_window", None), int):
-        windows = sorted({*windows, window})
-    windows = sorted({*windows, *(int(w) for w in _named(args, ("sliding_window",)) if w > 0)})
+        windows.add(window)
     thetas, rules = _rotations(clean, _named(args, _BASES))
     temperature = float(sampling.get("temperature", 1.0) or 1.0)
     head, table = clean.model.get_output_embeddings(), clean.model.get_input_embeddings()
     embedding = operators.get("embedding")
     facts: dict[str, Any] = {
-        "windows": windows,
+        "windows": sorted(windows),
         "thetas": thetas,
         "rope_rules": rules,
         "scales": _scales(clean.config),
         "temperature": temperature,
         "top_k": int(sampling.get("top_k") or -1),
         "top_p": float(sampling.get("top_p") or 1.0),
-        "embedding_weight": lambda: table.weight.detach(),
     }
     if head is not None and head.weight is not table.weight:
+        facts["embedding_weight"] = lambda: table.weight.detach()
         facts["head_weight"] = lambda: head.weight.detach()
-    else:
-        facts.pop("embedding_weight")
     if isinstance(embedding, Operator) and embedding.p["scale"] != 1.0:
         facts["embedding_scale"] = math.sqrt(embedding.p["weight"].shape[1])
     return facts

@@ -35,9 +35,6 @@ class Fit:
         return 1 - (self.rest / self.before) ** 2 if self.before > 0 and math.isfinite(self.before) else 0.0
 
 
-NOTHING = Fit(0.0, 0.0, math.inf, math.inf, 0.0)
-
-
 def regress(measured: torch.Tensor, predicted: torch.Tensor, groups: torch.Tensor | None = None) -> Fit:
     """Fit one number over all elements.
 

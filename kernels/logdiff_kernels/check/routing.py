@@ -9,8 +9,8 @@ import torch
 
 from logdiff_kernels.check.captured import Captured
 from logdiff_kernels.check.clean import Operator
-from logdiff_kernels.check.experts import choose, score
-from logdiff_kernels.check.given import Given, Parameters, cast
+from logdiff_kernels.check.experts import choice_values, choose
+from logdiff_kernels.check.given import Given, Parameters, cast, roundoff
 from logdiff_kernels.check.structure import onset
 
 
@@ -29,10 +29,10 @@ def check_choice(
     given = Given((captured.at(logits, index).double(),), rows)
     p = cast(weights.p, torch.float64)
     made = captured.at(name, index).long()
-    wanted = choose(given, p)[0]
+    wanted = choose(given, p)
     different = (made.sort(-1).values != wanted.sort(-1).values).any(-1)
     margin = _margin(given, p, made)
-    tie = 16 * float(torch.finfo(dtype).eps) / 2
+    tie = 16 * roundoff(dtype)
     off = different & (margin > tie)
     ties = int((different & ~off).sum())
     found: dict[str, Any] = {
@@ -42,12 +42,8 @@ def check_choice(
         "ok": not bool(off.any()),
         "rows_off": float(off.double().mean()),
         "near_ties": ties,
-        "worst": [
-            {"sample_id": captured.header.sample_ids[int(rows.sample[i])], "position": int(rows.position[i]),
-             "error": float(margin[i])}
-            for i in margin.masked_fill(~different, -1).argsort(descending=True)[:5] if bool(different[i])
-        ],
-    }  # fmt: skip
+        "worst": captured.worst(index[different], margin[different]),
+    }
     if bool(off.any()):
         found["onset"] = onset(off, rows, captured.first_pass[index], captured.header.sample_ids)
         found["variants"] = _variants(given, p, made, off)
@@ -56,18 +52,12 @@ def check_choice(
     return found
 
 
-def _choice_values(given: Given, p: Parameters) -> torch.Tensor:
-    logits = given.x[0]
-    value = logits if p["choose_on"] == "logits" else score(logits, p["scoring"])
-    return value if p.get("bias") is None else value + p["bias"]
-
-
 def _margin(given: Given, p: Parameters, made: torch.Tensor) -> torch.Tensor:
     """How far the worst chosen value lies below the best one left out, relative to their size; [n]."""
-    value = _choice_values(given, p)
+    value = choice_values(given, p)
     taken = torch.zeros_like(value, dtype=torch.bool).scatter(-1, made.clamp(0, value.shape[-1] - 1), True)
     if p["groups"] > 1:
-        right = torch.zeros_like(taken).scatter(-1, choose(given, p)[0], True)
+        right = torch.zeros_like(taken).scatter(-1, choose(given, p), True)
         low = value.masked_fill(~(taken & ~right), float("inf")).amin(-1)
         high = value.masked_fill(~(right & ~taken), float("-inf")).amax(-1)
     else:
@@ -92,10 +82,10 @@ def _variants(given: Given, p: Parameters, made: torch.Tensor, off: torch.Tensor
         options.append(("group-score", "group-limit", f"scores groups by {other}", {"group_score": other}))
     found = []
     for id, cause, words, change in options:
-        ids = choose(given, {**p, **change})[0]
+        ids = choose(given, {**p, **change})
         equal = (ids.sort(-1).values == made.sort(-1).values).all(-1)[off].double().mean()
         found.append(_variant(id, cause, words, float(equal), change))
-    shifted = choose(given, p)[0].sort(-1).values
+    shifted = choose(given, p).sort(-1).values
     now = made.sort(-1).values
     for by in (1, -1):
         near = (shifted.roll(by, 0) == now).all(-1)[off].double().mean()

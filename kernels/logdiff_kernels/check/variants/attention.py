@@ -82,8 +82,7 @@ def _masks(scene: Scene) -> Iterator[Variant]:
     best = _window(some, longest)
     words = f"sees a window of {best} tokens"
     yield replace(changed("window-fitted", "window-ignored", words, window=best), rank=FITTED)
-    prompts = scene.facts.get("prompt_of_sample")
-    if prompts is not None:
+    if lengths:
         yield Variant("prompt-unseen", "prompt-mask-wrong", "doesn't see the prompt", _prompt_unseen)
 
 
@@ -108,7 +107,7 @@ def _window(scene: Scene, longest: int) -> int:
 
 
 def _prompt_unseen(s: Scene) -> torch.Tensor:
-    lengths = s.facts["prompt_of_sample"]
+    lengths = s.facts["prompt_lengths"]
     out = s.ref.clone()
     for sample in distinct(s.given.rows.sample):
         at = (s.given.rows.sample == sample).nonzero()[:, 0]

@@ -16,6 +16,10 @@ NAMED, FITTED, GENERIC, LOOSE = 0, 1, 2, 3
 """How much a hypothesis may adapt to what was measured: nothing, one number, a few, many. Fewer lead at equal fit."""
 
 
+REDUCED = ("attn_out", "mlp_out", "shared_out", "experts_out", "moe_out")
+"""Parts that are summed over ranks."""
+
+
 @dataclass(frozen=True)
 class Scene:
     """One operator with rows to explain.
@@ -34,7 +38,7 @@ class Scene:
         index: int64 [n], which of `everywhere`'s rows these are.
         others: (boundary, parameters) of operators of the same kind and shapes elsewhere in the model.
         facts: numbers of the model and of the run that a hypothesis may be made of (`windows`, `thetas`,
-            `temperature`, `top_k`, `top_p`, `prompt_lengths`, ...).
+            `temperature`, `top_k`, `top_p`, `prompt_lengths` by sample, ...).
         heads: heads that lie side by side in a row of the output; None: none.
     """
 

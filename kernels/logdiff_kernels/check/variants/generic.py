@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from logdiff_kernels.check.given import distinct
-from logdiff_kernels.check.variants.base import FITTED, GENERIC, LOOSE, Scene, Variant
+from logdiff_kernels.check.variants.base import FITTED, GENERIC, LOOSE, REDUCED, Scene, Variant
 
-TWICE = ("attn_out", "mlp_out", "shared_out", "experts_out", "moe_out", "context")
+TWICE = (*REDUCED, "context")
 _LIMIT = 2048
 """Features up to which columns are compared with each other."""
 
@@ -102,13 +102,12 @@ def _rows_moved(scene: Scene) -> Iterator[Variant]:
     samples = rows.sample[index]
     other = samples != mine.sample
     same_place = rows.position[index] == mine.position
-    what: dict[str, Any] = {}
     words, cause = "gives rows of other tokens", None
     if bool((other & same_place)[elsewhere].double().mean() > 0.8):
         words, cause = "gives rows of another sample at the same position", "kv-cache-corrupt"
     elif bool(other[elsewhere].double().mean() > 0.8):
         words, cause = "gives rows of another sample", "kv-cache-corrupt"
-    yield Variant("rows-moved", cause, words, _given(scene, every[index]), what, rank=GENERIC)
+    yield Variant("rows-moved", cause, words, _given(scene, every[index]), rank=GENERIC)
 
 
 def _features_moved(scene: Scene) -> Iterator[Variant]:

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import torch
 
 from logdiff_kernels.check.given import Parameters
-from logdiff_kernels.check.variants.base import LOOSE, Scene, Variant, changed
-
-REDUCED = ("attn_out", "mlp_out", "shared_out", "experts_out", "moe_out")
-"""Parts whose projection is summed over ranks."""
+from logdiff_kernels.check.variants.base import LOOSE, REDUCED, Scene, Variant, changed
 
 
 def linear(scene: Scene) -> Iterator[Variant]:
-    """Bias, scale, part of the sum, other weights, other layout of the weights."""
+    """Bias, part of the sum, other weights, other layout of the weights."""
     p = scene.p
     if p.get("bias") is not None:
         yield changed("bias-missing", "bias-missing", "leaves its bias out", bias=None, shown={}, subtle=True)
         yield changed("bias-twice", "bias-added", "adds its bias twice", bias=2 * p["bias"], shown={})
-    if p.get("scale", 1.0) != 1.0:
-        yield changed("scale-missing", "logits-scale", f"isn't scaled by {p['scale']:g}", scale=1.0)
     if scene.subtle:
         return
     yield from _partial(scene)
@@ -29,8 +23,8 @@ def linear(scene: Scene) -> Iterator[Variant]:
     weight = p["weight"]
     if weight.shape[0] == weight.shape[1]:
         yield changed("weight-transposed", "weights-changed", "uses its weight transposed", weight=weight.T, shown={})
-    yield _low_rank(scene)
-    yield _other_matrix(scene)
+    yield _low_rank()
+    yield _other_matrix()
 
 
 def _partial(scene: Scene) -> Iterator[Variant]:
@@ -61,8 +55,7 @@ def _other_weights(scene: Scene) -> Iterator[Variant]:
     for _, name, p in sorted(found, key=lambda entry: entry[:2])[:2]:
         yield Variant(
             "weights-of-other", "weights-changed", f"uses the weights of {name}",
-            _with_weights(p),
-            {"of": name},
+            _with_weights(p), {"of": name},
         )  # fmt: skip
 
 
@@ -72,12 +65,10 @@ def _with_weights(p: Parameters) -> Callable[[Scene], torch.Tensor]:
     return lambda s: s.evaluate(weight=p["weight"].double(), bias=wide)
 
 
-def _low_rank(scene: Scene) -> Variant:
+def _low_rank() -> Variant:
     """The error has few directions: an adapter that is there on one side alone."""
-    rank = 0
 
     def predict(s: Scene) -> torch.Tensor:
-        nonlocal rank
         e = s.out - s.ref
         if not bool(e.isfinite().all()) or min(e.shape) < 16:
             raise ValueError("too few rows, or not finite")
@@ -95,7 +86,7 @@ def _low_rank(scene: Scene) -> Variant:
     return variant
 
 
-def _other_matrix(scene: Scene) -> Variant:
+def _other_matrix() -> Variant:
     """The error is itself a linear map of the input: other weights of the same form."""
 
     def predict(s: Scene) -> torch.Tensor:
@@ -142,15 +133,13 @@ def lm_head(scene: Scene) -> Iterator[Variant]:
         yield changed("bias-missing", "bias-missing", "leaves its bias out", bias=None, shown={}, subtle=True)
     temperature = float(scene.facts.get("temperature", 1.0))
     if temperature != 1.0:
-        yield replace(
-            changed("temperature-in-logits", "temperature-twice",
-                    f"gives logits that are already divided by the temperature {temperature:g}",
-                    scale=p.get("scale", 1.0) / temperature),
-        )  # fmt: skip
+        yield changed("temperature-in-logits", "temperature-twice",
+                      f"gives logits that are already divided by the temperature {temperature:g}",
+                      scale=p.get("scale", 1.0) / temperature)  # fmt: skip
     table = scene.facts.get("embedding_weight")
     if table is not None and table().shape == p["weight"].shape and not scene.subtle:
         yield Variant("head-of-embedding", "head-tied-stale", "multiplies by the embedding's matrix",
                       lambda s: s.evaluate(weight=table().double()))  # fmt: skip
     if not scene.subtle:
         yield from _partial(scene)
-        yield _other_matrix(scene)
+        yield _other_matrix()

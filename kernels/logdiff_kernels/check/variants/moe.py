@@ -35,7 +35,7 @@ def router(scene: Scene) -> Iterator[Variant]:
         "router-one-missing", "experts-per-token", "renormalises over one expert less",
         lambda s: _fewer(s, count - 1),
     )  # fmt: skip
-    if scene.dtype == torch.float32 or scene.facts.get("router_wide"):
+    if scene.dtype == torch.float32:
         yield Variant("router-low-precision", "router-dtype", "scores in bfloat16", _low)
 
 

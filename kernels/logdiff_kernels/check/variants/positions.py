@@ -57,7 +57,7 @@ def _bases(scene: Scene) -> Iterator[Variant]:
     inv_freq = p["inv_freq"].double()
     half = len(inv_freq)
     share = torch.arange(half, dtype=torch.float64) / half
-    base = float(scene.facts.get("theta") or _theta(inv_freq))
+    base = _theta(inv_freq)
     for theta in dict.fromkeys((*scene.facts.get("thetas", ()), *_THETAS)):
         if math.isclose(theta, base, rel_tol=1e-6):
             continue

@@ -17,7 +17,7 @@ from logdiff_kernels.errors import EngineError, InputError
 from logdiff_kernels.protocol import Request, plain, required
 
 if TYPE_CHECKING:
-    from logdiff_kernels.engines.transformers.boundaries.capture import Expect
+    from logdiff_kernels.engines.transformers.layout import Expect
     from logdiff_kernels.engines.transformers.scorer import Scorer
 
 _TRAIN = frozenset(

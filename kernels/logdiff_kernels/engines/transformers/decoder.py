@@ -15,9 +15,8 @@ import numpy as np
 import torch
 
 from logdiff_kernels.engines.settings import Sampling
-from logdiff_kernels.engines.transformers.boundaries.capture import Expect, rows_of
 from logdiff_kernels.engines.transformers.head import keeps_positions
-from logdiff_kernels.engines.transformers.layout import padded
+from logdiff_kernels.engines.transformers.layout import Expect, padded, rows_of
 from logdiff_kernels.engines.transformers.logprobs import RowScores, score_rows, score_rows_aligned
 from logdiff_kernels.engines.transformers.routing import RoutingRecorder
 from logdiff_kernels.engines.transformers.sampling import TokenSampler

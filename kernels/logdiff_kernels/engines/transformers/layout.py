@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from logdiff_kernels.engines.transformers.settings import Score
+
+Expect = Callable[[torch.Tensor, torch.Tensor], None]
+"""Told before each forward who its rows are: (sample, position), int64 [B, L] each; sample -1 is padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,18 @@ def padded(rows: list[list[int]], samples: list[int], side: str, filler: int) ->
         mask[r, first : first + len(row)] = 1
         places.append((samples[r], r, first))
     return MicroBatch(ids, mask, (mask.cumsum(-1) - 1).clamp_(min=0), places)
+
+
+def rows_of(
+    places: Sequence[tuple[int, int, int]], lengths: Sequence[int], size: tuple[int, int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(sample, position), int64 [B, L] each, of sequences that lie at (sample, row, first column)."""
+    sample, position = torch.full(size, -1), torch.zeros(size, dtype=torch.int64)
+    for number, row, first in places:
+        end = first + lengths[number]
+        sample[row, first:end] = number
+        position[row, first:end] = torch.arange(lengths[number])
+    return sample, position
 
 
 def _packed(rows: list[list[int]], samples: list[int]) -> MicroBatch:

@@ -17,9 +17,8 @@ import numpy as np
 import torch
 
 from logdiff_kernels.engines.base import Progress
-from logdiff_kernels.engines.transformers.boundaries.capture import Expect, rows_of
 from logdiff_kernels.engines.transformers.head import logits_at, rows_that_fit
-from logdiff_kernels.engines.transformers.layout import MicroBatch, micro_batches
+from logdiff_kernels.engines.transformers.layout import Expect, MicroBatch, micro_batches, rows_of
 from logdiff_kernels.engines.transformers.loading import dtype_of
 from logdiff_kernels.engines.transformers.logprobs import score_rows, score_rows_aligned
 from logdiff_kernels.engines.transformers.packing import require_packing

@@ -32,6 +32,8 @@ from logdiff_kernels.errors import InputError
 
 FORMAT = "logdiff-boundaries/1"
 PHASES = ("decode", "prefill", "score")
+ROWS = ("rows.sample", "rows.position", "rows.input_id", "rows.position_id", "rows.pass")
+"""Keys of who the rows are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,12 @@ class Header:
 def given(name: str, number: int = 0) -> str:
     """The key of an operator's argument that is no boundary."""
     return f"{name}<in" if number == 0 else f"{name}<in.{number}"
+
+
+def picked(values: torch.Tensor, have: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Of values for the rows `have` of a file those for the rows `wanted`, all of which must be there."""
+    order = have.argsort()
+    return values[order[torch.searchsorted(have[order].contiguous(), wanted.contiguous())]]
 
 
 def write(path: str | os.PathLike[str], header: Header, tensors: dict[str, torch.Tensor]) -> Path:
@@ -139,6 +147,11 @@ class BoundaryFile:
         if f"{name}@rows" in self._keys:
             return self.tensor(f"{name}@rows").long()
         return torch.arange(len(self.tensor("rows.sample")))
+
+    def given_rows(self, name: str, number: int) -> torch.Tensor:
+        """int64 [r]: which rows of the file lie under `given(name, number)`."""
+        key = f"{given(name, number)}@rows"
+        return self.tensor(key).long() if key in self._keys else self.rows(name)
 
     def entries(self) -> Iterable[Entry]:
         """The boundaries of the file."""

@@ -1,4 +1,4 @@
-"""Fingerprints of rows: a 64-bit hash of the bits, and eight fixed random projections."""
+"""Rows by their bits: equality, a 64-bit hash, and eight fixed random projections."""
 
 from __future__ import annotations
 
@@ -11,6 +11,21 @@ SKETCH = 8
 
 _WORDS = 1 << 21
 """8-byte words hashed at a time, so that temporaries stay small."""
+
+
+def same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    """Whether two tensors of rows hold the same bits; none where there are no rows."""
+    if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if a is b:
+        return True
+    if not len(a) or not torch.equal(_bits(a[:1]), _bits(b[:1])):
+        return False
+    return torch.equal(_bits(a), _bits(b))
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous().view(torch.uint8)
 
 
 def row_hash(rows: torch.Tensor) -> torch.Tensor:

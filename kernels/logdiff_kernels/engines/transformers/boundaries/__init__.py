@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from logdiff_kernels.engines.transformers.align.scene import evaluation
-from logdiff_kernels.engines.transformers.boundaries.calls import Batch, Found, same
+from logdiff_kernels.engines.transformers.boundaries.calls import Batch, Found
 from logdiff_kernels.engines.transformers.boundaries.watch import Watch
 from logdiff_kernels.observe.boundaries import names
+from logdiff_kernels.observe.boundaries.rowhash import same
 
 TRIAL = 7
 """Tokens of the forward by which `discover` looks at a model."""

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from logdiff_kernels.observe.boundaries.rowhash import same
+
 _RECENT = 8
 """Tensors whose copies are remembered: what one module leaves is what the next ones are given, and hashed once."""
 
@@ -126,21 +128,6 @@ class Batch:
         if (x.shape[1] == length) != (x.shape[2] == length):
             return x.shape[1] != length
         return x.stride(1) < x.stride(2)
-
-
-def same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
-    """Whether two tensors hold the same bits."""
-    if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    if a is b:
-        return True
-    if not len(a) or not torch.equal(_bits(a[:1]), _bits(b[:1])):
-        return False
-    return torch.equal(_bits(a), _bits(b))
-
-
-def _bits(x: torch.Tensor) -> torch.Tensor:
-    return x.contiguous().view(torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)

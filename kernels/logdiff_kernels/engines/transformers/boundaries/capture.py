@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,14 +13,12 @@ from logdiff_kernels import sequences as files
 from logdiff_kernels.engines.base import TaskOutput
 from logdiff_kernels.engines.transformers.boundaries.calls import Batch, Found
 from logdiff_kernels.engines.transformers.boundaries.watch import Watch
+from logdiff_kernels.engines.transformers.layout import Expect
 from logdiff_kernels.errors import InputError
 from logdiff_kernels.observe.boundaries import names
 from logdiff_kernels.observe.boundaries.files import PHASES
 from logdiff_kernels.observe.boundaries.recorder import Keep, Recorder, Rows
 from logdiff_kernels.protocol import required
-
-Expect = Callable[[torch.Tensor, torch.Tensor], None]
-"""Told before each forward who its rows are: (sample, position), int64 [B, L] each; sample -1 is padding."""
 
 
 def capture(
@@ -146,15 +144,3 @@ class Observer:
             self._begin()
         self._recorder.end()
         self._watch.batch = None
-
-
-def rows_of(
-    places: Sequence[tuple[int, int, int]], lengths: Sequence[int], size: tuple[int, int]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(sample, position), int64 [B, L] each, of sequences that lie at (sample, row, first column)."""
-    sample, position = torch.full(size, -1), torch.zeros(size, dtype=torch.int64)
-    for number, row, first in places:
-        end = first + lengths[number]
-        sample[row, first:end] = number
-        position[row, first:end] = torch.arange(lengths[number])
-    return sample, position

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from logdiff_kernels.engines.transformers.boundaries import kinds
-from logdiff_kernels.engines.transformers.boundaries.calls import Call, Part, part_of, same
+from logdiff_kernels.engines.transformers.boundaries.calls import Call, Part, part_of
+from logdiff_kernels.observe.boundaries.rowhash import same
 
 if TYPE_CHECKING:
     from logdiff_kernels.engines.transformers.boundaries.layer import Layer

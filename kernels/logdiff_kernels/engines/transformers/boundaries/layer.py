@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from logdiff_kernels.engines.transformers.boundaries import kinds
-from logdiff_kernels.engines.transformers.boundaries.calls import Call, Found, Part, part_of, same
+from logdiff_kernels.engines.transformers.boundaries.calls import Call, Found, Part, part_of
 from logdiff_kernels.engines.transformers.boundaries.feed_forward import feed_forward
 from logdiff_kernels.observe.boundaries import names
+from logdiff_kernels.observe.boundaries.rowhash import same
 
 
 def place_layer(

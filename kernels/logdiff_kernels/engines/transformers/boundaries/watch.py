@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from logdiff_kernels.engines.transformers.boundaries import kinds
-from logdiff_kernels.engines.transformers.boundaries.calls import Batch, Call, Found, same
+from logdiff_kernels.engines.transformers.boundaries.calls import Batch, Call, Found
 from logdiff_kernels.engines.transformers.boundaries.functions import Functions
 from logdiff_kernels.engines.transformers.boundaries.layer import place_layer
 from logdiff_kernels.engines.transformers.boundaries.tree import (
@@ -24,6 +24,7 @@ from logdiff_kernels.engines.transformers.boundaries.tree import (
     rotation_layout,
     tensors,
 )
+from logdiff_kernels.observe.boundaries.rowhash import same
 
 Emit = Callable[[Found], None]
 

@@ -70,10 +70,3 @@ class Found:
     shard: Shard = WHOLE
     given_shards: list[Shard] = field(default_factory=list)
     every: bool = False
-
-
-def same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
-    """Whether two tensors hold the same bits."""
-    if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from logdiff_kernels.engines.vllm.boundaries.calls import WHOLE, Call, Found, Shard, same
+from logdiff_kernels.engines.vllm.boundaries.calls import WHOLE, Call, Found, Shard
 from logdiff_kernels.engines.vllm.boundaries.kinds import experts_facts, facts_of, router_facts
 from logdiff_kernels.engines.vllm.boundaries.shards import input_shard, output_shard, split_parts
 from logdiff_kernels.observe.boundaries import names
+from logdiff_kernels.observe.boundaries.rowhash import same
 
 _LATENT = {
     "q_a_proj": "q_a", "q_a_layernorm": "q_a_norm", "q_b_proj": "q", "q_proj": "q",

@@ -14,8 +14,6 @@ from logdiff_kernels.errors import EngineError
 from logdiff_kernels.observe.boundaries import files, names
 from logdiff_kernels.observe.boundaries.rowhash import row_hash, row_sketch
 
-_ROWS = ("rows.sample", "rows.position", "rows.input_id", "rows.position_id", "rows.pass")
-
 
 def join(paths: Sequence[Path], target: str, level: str) -> dict[str, Any]:
     """Put ranks' files (whole rows, level "full") together.
@@ -33,7 +31,7 @@ def join(paths: Sequence[Path], target: str, level: str) -> dict[str, Any]:
     """
     ranks = [_Rank(files.BoundaryFile(path)) for path in paths]
     first = ranks[0].file
-    tensors = {key: first.tensor(key) for key in _ROWS if key in first}
+    tensors = {key: first.tensor(key) for key in files.ROWS if key in first}
     for rank in ranks[1:]:
         if any(key not in rank.file or not torch.equal(rank.file.tensor(key), rows) for key, rows in tensors.items()):
             raise EngineError("ranks computed different rows", value=str(rank.file.path), hint="report this as a bug")
@@ -94,11 +92,8 @@ class _Rank:
         source = self.entries[name].inputs[number] if number < len(self.entries[name].inputs) else ""
         if not source or source not in self.entries:
             return None
-        place = torch.full((len(self.file.tensor("rows.sample")),), -1, dtype=torch.int64)
-        rows = self.file.rows(source)
-        place[rows] = torch.arange(len(rows))
-        at = place[self.file.rows(name)]
-        return None if bool((at < 0).any()) else self.file.tensor(source)[at]
+        have, wanted = self.file.rows(source), self.file.rows(name)
+        return files.picked(self.file.tensor(source), have, wanted) if torch.isin(wanted, have).all() else None
 
 
 def _joined(name: str, parts: Sequence[tuple[Shard, Any]], ranks: int) -> torch.Tensor:

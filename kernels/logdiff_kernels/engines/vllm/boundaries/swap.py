@@ -12,9 +12,7 @@ from logdiff_kernels.engines.vllm.boundaries.calls import Call
 from logdiff_kernels.engines.vllm.boundaries.shards import split_parts
 from logdiff_kernels.errors import InputError, UnsupportedError
 from logdiff_kernels.observe.boundaries import names
-from logdiff_kernels.observe.boundaries.files import BoundaryFile, Entry, Header, given, write
-
-_ROWS = ("rows.sample", "rows.position", "rows.input_id", "rows.position_id", "rows.pass")
+from logdiff_kernels.observe.boundaries.files import ROWS, BoundaryFile, Entry, Header, given, picked, write
 
 
 def swap(worker: Any, payload: dict[str, Any], places: dict[str, tuple[str, Any]]) -> dict[str, Any]:
@@ -48,7 +46,7 @@ def swap(worker: Any, payload: dict[str, Any], places: dict[str, tuple[str, Any]
     positions = other.tensor("rows.position_id" if "rows.position_id" in other else "rows.position").long()[rows]
     with torch.inference_mode(), _context(worker, len(rows)):
         left = _RUN[_operator(boundary)](worker, module, names.parse(boundary)[1], fed, positions)
-    tensors = {key: other.tensor(key) for key in _ROWS if key in other}
+    tensors = {key: other.tensor(key) for key in ROWS if key in other}
     tensors |= {boundary: left, f"{boundary}@rows": rows.to(torch.int32)}
     entry = Entry(boundary, where, next(e.inputs for e in other.entries() if e.name == boundary))
     header = Header(
@@ -80,17 +78,12 @@ def _arguments(other: BoundaryFile, boundary: str) -> tuple[torch.Tensor, list[t
         key = source or given(boundary, number)
         if key not in other:
             raise InputError(f"the file has no rows of what {boundary} was given", value=key, hint='level "full"')
-        have = other.tensor(f"{key}@rows").long() if f"{key}@rows" in other else other.rows(source or boundary)
+        have = other.rows(source) if source else other.given_rows(boundary, number)
         sources.append((other.tensor(key), have))
         rows = rows[torch.isin(rows, have)]
     if not sources or not len(rows):
         raise InputError(f"the file doesn't say what {boundary} was given", value=str(other.path))
-    found = []
-    for values, have in sources:
-        place = torch.full((int(have.max()) + 1,), -1, dtype=torch.int64)
-        place[have] = torch.arange(len(have))
-        found.append(values[place[rows]])
-    return rows, found
+    return rows, [picked(values, have, rows) for values, have in sources]
 
 
 def _context(worker: Any, tokens: int) -> Any:
