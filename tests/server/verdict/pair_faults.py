@@ -125,10 +125,10 @@ def world(
     return World(shape, seed, temperature, noise, model, prompts, responses)
 
 
-def redrawn(w: World, how: How, model: Decoder | None = None) -> World:
+def redrawn(w: World, how: How) -> World:
     """The same prompts with responses drawn from a rollout side that computes `how`."""
     lengths = [len(r) for r in w.responses]
-    responses = draw(model or w.model, w.prompts, lengths, how, w.seed + 2, w.temperature)
+    responses = draw(w.model, w.prompts, lengths, how, w.seed + 2, w.temperature)
     return replace(w, responses=responses, rollout=how)
 
 
@@ -144,15 +144,13 @@ def entropy(table: list[np.ndarray]) -> list[np.ndarray]:
     return [-(np.exp(t) * t).sum(-1) for t in table]
 
 
-def block_diagonal(w: World, packs: list[list[int]]) -> tuple[list[int], list[int]]:
-    """pack number and start offset of each sample."""
-    pack, start = [0] * len(w.prompts), [0] * len(w.prompts)
+def pack_numbers(w: World, packs: list[list[int]]) -> list[int]:
+    """Pack of each sample."""
+    pack = [0] * len(w.prompts)
     for number, rows in enumerate(packs):
-        at = 0
         for row in rows:
-            pack[row], start[row] = number, at
-            at += len(w.prompts[row]) + len(w.responses[row])
-    return pack, start
+            pack[row] = number
+    return pack
 
 
 def packed_logits(w: World, packs: list[list[int]], how: How, leak: bool) -> list[np.ndarray]:
@@ -181,6 +179,6 @@ def bf16_of(values: list[np.ndarray]) -> list[np.ndarray]:
 
 
 __all__ = [
-    "Case", "Decoder", "How", "World", "bf16_of", "block_diagonal", "draw", "entropy", "kept", "log_softmax", "nudged",
-    "packed_logits", "packs_of", "redrawn", "replace", "topk", "weights", "world",
+    "Case", "Decoder", "How", "World", "bf16_of", "draw", "entropy", "kept", "log_softmax", "nudged",
+    "pack_numbers", "packed_logits", "packs_of", "redrawn", "replace", "topk", "weights", "world",
 ]  # fmt: skip
