@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from tests.faults.draw import Draw
+from tests.faults.live import comparison
 from tests.faults.live.comparison import Comparison, Side
-from tests.faults.live.comparison import Registry as LiveRegistry
+from tests.faults.pairs import evidence as pair_evidence
 from tests.faults.pairs import logits, variants
 from tests.faults.pairs.evidence import DENSE, Evidence, evidence
-from tests.faults.pairs.evidence import Registry as PairRegistry
 from tests.faults.patches import transformers_layers, vllm_attention, vllm_layers, vllm_sampling
 
 OP = "operator"
-live = LiveRegistry()
-pairs = PairRegistry()
+live = comparison.registry()
+pairs = pair_evidence.registry()
 
 
 @live("control-dense", OP, (), (), control=True, above=0.0, why="no fault, dense")

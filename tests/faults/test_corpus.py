@@ -29,6 +29,9 @@ from tests.faults.patches import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
+PATCHES = (
+    transformers_attention, transformers_layers, vllm_attention, vllm_layers, vllm_sampling, vllm_weights,
+)  # fmt: skip
 ALL = faults()
 FAULTS = [fault for fault in ALL if not fault.control]
 CONTROLS = [fault for fault in ALL if fault.control]
@@ -101,11 +104,17 @@ def test_a_set_draws_its_live_cases_over_all_classes_by_the_seed() -> None:
     assert [f.name for f in first if f.kind == "pairs"] == [f.name for f in second if f.kind == "pairs"]
 
 
-@pytest.mark.parametrize("fault", LIVE_CASES, ids=lambda fault: fault.name)
-def test_a_live_fault_is_made_by_its_seed_and_read_by_logdiff(fault: Fault, tmp_path: Path, monkeypatch) -> None:
+@pytest.fixture
+def no_older_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other checkpoints are empty folders, as the models are."""
     from tests.faults.live import weights
 
     monkeypatch.setattr(weights, "_older", lambda relative, seed, source, target: target.mkdir(parents=True))
+
+
+@pytest.mark.usefixtures("no_older_checkpoint")
+@pytest.mark.parametrize("fault", LIVE_CASES, ids=lambda fault: fault.name)
+def test_a_live_fault_is_made_by_its_seed_and_read_by_logdiff(fault: Fault, tmp_path: Path) -> None:
     first, again = (_written(fault, 11, tmp_path / name) for name in ("a", "b"))
     assert first == again
     assert any(_written(fault, seed, tmp_path / str(seed)) != first for seed in (12, 13))
@@ -114,11 +123,9 @@ def test_a_live_fault_is_made_by_its_seed_and_read_by_logdiff(fault: Fault, tmp_
         load_run_file(tmp_path / "a" / "made" / name)
 
 
+@pytest.mark.usefixtures("no_older_checkpoint")
 @pytest.mark.parametrize("fault", LIVE_CASES, ids=lambda fault: fault.name)
-def test_modules_stand_alone_and_do_not_name_their_fault(fault: Fault, tmp_path: Path, monkeypatch) -> None:
-    from tests.faults.live import weights
-
-    monkeypatch.setattr(weights, "_older", lambda relative, seed, source, target: target.mkdir(parents=True))
+def test_modules_stand_alone_and_do_not_name_their_fault(fault: Fault, tmp_path: Path) -> None:
     for path, text in _written(fault, 3, tmp_path).items():
         if not path.endswith(".py"):
             continue
@@ -134,14 +141,7 @@ def test_every_patch_is_used() -> None:
     sources = "".join(
         path.read_text() for path in (*ROOT.glob("tests/faults/live/*.py"), ROOT / "tests/faults/controls.py")
     )
-    for module in (
-        transformers_attention,
-        transformers_layers,
-        vllm_attention,
-        vllm_layers,
-        vllm_sampling,
-        vllm_weights,
-    ):
+    for module in PATCHES:
         stem = module.__name__.rsplit(".", 1)[1]
         for name, value in vars(module).items():
             if inspect.isfunction(value) and value.__module__ == module.__name__:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tests.faults.draw import Draw
-from tests.faults.live.comparison import Comparison, Registry, Side
+from tests.faults.live.comparison import Comparison, Side, registry
 from tests.faults.patches import transformers_attention, vllm_attention
 
 ATTENTION = ("*attn*", "*attention*", "*context*", "*sliding_window*", "*mask*")
 ROTATION = ("*rope*", "*rotary*", "*position*")
 
-fault = Registry()
+fault = registry()
 
 
 @fault(

@@ -11,7 +11,8 @@ import yaml
 
 from tests.faults import modules
 from tests.faults.draw import Draw
-from tests.faults.fault import Fault, Made
+from tests.faults.fault import Made
+from tests.faults.registry import Registry
 
 Patch = Callable[..., None]
 ModelFolder = Callable[[str, int, dict[str, Any]], str]
@@ -79,7 +80,7 @@ def local_model(name: str, seed: int, overrides: dict[str, Any]) -> str:
     return str(build(name, seed=0 if name == "smollm2" else seed, **overrides))
 
 
-def write(comparison: Comparison, draw: Draw, folder: Path, models: ModelFolder) -> Made:
+def write(comparison: Comparison, draw: Draw, folder: Path, models: ModelFolder = local_model) -> Made:
     """Write `run.yaml` and `stock.yaml` into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     c = comparison
@@ -129,31 +130,6 @@ def _dump(path: Path, document: dict[str, Any]) -> Path:
     return path
 
 
-class Registry:
-    """Collects the live faults of one module. `models` is where they get their checkpoints from."""
-
-    def __init__(self) -> None:
-        self.faults: list[Fault] = []
-
-    def __call__(
-        self,
-        name: str,
-        label: str,
-        causes: tuple[str, ...],
-        sides: tuple[str, ...],
-        components: tuple[str, ...] = (),
-        *,
-        also: tuple[str, ...] = (),
-        **more: Any,
-    ) -> Callable[[Callable[[Draw], Comparison]], Callable[[Draw], Comparison]]:
-        """Register a function from a draw to a comparison as a fault; `also` are further right classes."""
-
-        def register(make: Callable[[Draw], Comparison]) -> Callable[[Draw], Comparison]:
-            def build(seed: int, folder: Path, models: ModelFolder = local_model) -> Made:
-                draw = Draw(seed, name)
-                return write(make(draw), draw, folder, models)
-
-            self.faults.append(Fault(name, label, (label, *also), causes, sides, components, "live", build, **more))
-            return make
-
-        return register
+def registry() -> Registry[Comparison]:
+    """For the live faults of one module; `build` takes `models` too, where they get their checkpoints from."""
+    return Registry("live", write)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.faults.draw import Draw
-from tests.faults.live.comparison import Comparison, Registry, Side
+from tests.faults.live.comparison import Comparison, Side, registry
 from tests.faults.patches import transformers_layers, vllm_layers
 
 FI = "framework-implementation"
-fault = Registry()
+fault = registry()
 
 
 @fault(

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from tests.faults.draw import Draw
-from tests.faults.live.comparison import Comparison, Registry, Side
+from tests.faults.live.comparison import Comparison, Side, registry
 from tests.faults.patches import transformers_attention, transformers_layers, vllm_layers, vllm_sampling
 
 SP, DA, OP = "sampling-processing", "data", "operator"
 LOGPROB = ("*logprob*", "*temperature*", "*sampl*", "*logits*", "*top_*")
 PROCESSED = {"logprobs_mode": "processed_logprobs"}
-fault = Registry()
+fault = registry()
 
 
 def _temperature(draw: Draw) -> float:
     return draw.choice([0.6, 0.7, 1.3, 1.5])
+
+
+def _processed(draw: Draw, temperature: float, *, rollout: Side | None = None, train: Side | None = None) -> Comparison:
+    """Tokens sampled at a temperature, and the engine told to give the log-probabilities at it."""
+    return Comparison(
+        draw.choice(["qwen3", "llama"]),
+        rollout_args=PROCESSED,
+        sampling={"temperature": temperature},
+        rollout=rollout or Side(),
+        train=train or Side(),
+        facts={"t": temperature},
+    )
 
 
 @fault(
@@ -41,14 +53,7 @@ def _(draw: Draw) -> Comparison:
     why="B07: the configuration says processed, the values are raw",
 )
 def _(draw: Draw) -> Comparison:
-    temperature = _temperature(draw)
-    return Comparison(
-        draw.choice(["qwen3", "llama"]),
-        rollout_args=PROCESSED,
-        sampling={"temperature": temperature},
-        rollout=Side(patches=[(vllm_sampling.mode_lost, {})]),
-        facts={"t": temperature},
-    )
+    return _processed(draw, _temperature(draw), rollout=Side(patches=[(vllm_sampling.mode_lost, {})]))
 
 
 @fault(
@@ -60,14 +65,7 @@ def _(draw: Draw) -> Comparison:
     why="B08: softmax(z / T^2)",
 )
 def _(draw: Draw) -> Comparison:
-    temperature = _temperature(draw)
-    return Comparison(
-        draw.choice(["qwen3", "llama"]),
-        rollout_args=PROCESSED,
-        sampling={"temperature": temperature},
-        rollout=Side(patches=[(vllm_sampling.temperature_twice, {})]),
-        facts={"t": temperature},
-    )
+    return _processed(draw, _temperature(draw), rollout=Side(patches=[(vllm_sampling.temperature_twice, {})]))
 
 
 @fault(
@@ -80,13 +78,8 @@ def _(draw: Draw) -> Comparison:
 )
 def _(draw: Draw) -> Comparison:
     temperature = _temperature(draw)
-    return Comparison(
-        draw.choice(["qwen3", "llama"]),
-        rollout_args=PROCESSED,
-        sampling={"temperature": temperature},
-        train=Side(patches=[(transformers_layers.head_temperature, {"temperature": temperature})]),
-        facts={"t": temperature},
-    )
+    head = (transformers_layers.head_temperature, {"temperature": temperature})
+    return _processed(draw, temperature, train=Side(patches=[head]))
 
 
 @fault(
@@ -99,13 +92,8 @@ def _(draw: Draw) -> Comparison:
 )
 def _(draw: Draw) -> Comparison:
     temperature = _temperature(draw)
-    return Comparison(
-        draw.choice(["qwen3", "llama"]),
-        rollout_args=PROCESSED,
-        sampling={"temperature": temperature},
-        train=Side(patches=[(transformers_layers.head_without_temperature, {"temperature": temperature})]),
-        facts={"t": temperature},
-    )
+    head = (transformers_layers.head_without_temperature, {"temperature": temperature})
+    return _processed(draw, temperature, train=Side(patches=[head]))
 
 
 @fault(

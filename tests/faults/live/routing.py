@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tests.faults.draw import Draw
-from tests.faults.live.comparison import Comparison, Registry, Side
+from tests.faults.live.comparison import Comparison, Side, registry
 from tests.faults.patches import transformers_layers, vllm_layers
 
 RT = "routing"
 EXPERTS = ("*router*", "*expert*", "*moe*", "*mlp*", "*gate*")
-fault = Registry()
+fault = registry()
 
 
 @fault(

@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 from tests.faults.draw import Draw
-from tests.faults.live.comparison import Comparison, Registry, Side
+from tests.faults.live.comparison import Comparison, Side, registry
 from tests.faults.patches import transformers_layers, vllm_attention, vllm_weights
 
 WT = "weights"
-fault = Registry()
+fault = registry()
 
 
 @fault(

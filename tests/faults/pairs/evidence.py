@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from tests.faults.draw import Draw
-from tests.faults.fault import Fault, Made
+from tests.faults.fault import Made
 from tests.faults.pairs import logits
 from tests.faults.pairs.logits import Change, Scored, Tokens
+from tests.faults.registry import Registry
 
 DENSE = ("qwen3", "llama", "qwen2", "mistral")
 COUNT = 12
@@ -198,30 +199,6 @@ def stepped(
     return whole
 
 
-class Registry:
-    """Collects pair-file faults; each function fills an `Evidence` and returns it with what it drew."""
-
-    def __init__(self) -> None:
-        self.faults: list[Fault] = []
-
-    def __call__(
-        self,
-        name: str,
-        label: str,
-        causes: tuple[str, ...],
-        sides: tuple[str, ...] = (),
-        components: tuple[str, ...] = (),
-        *,
-        also: tuple[str, ...] = (),
-        **more: Any,
-    ) -> Callable[[Callable[[Draw], Evidence]], Callable[[Draw], Evidence]]:
-        """Register a function from a draw to the evidence as a fault; `also` are further right classes."""
-
-        def register(make: Callable[[Draw], Evidence]) -> Callable[[Draw], Evidence]:
-            def build(seed: int, folder: Path) -> Made:
-                return make(Draw(seed, name)).write(folder)
-
-            self.faults.append(Fault(name, label, (label, *also), causes, sides, components, "pairs", build, **more))
-            return make
-
-        return register
+def registry() -> Registry[Evidence]:
+    """For the pair-file faults of one module."""
+    return Registry("pairs", lambda found, _draw, folder: found.write(folder))

@@ -7,10 +7,10 @@ import torch
 
 from tests.faults.draw import Draw
 from tests.faults.pairs import logits, variants
-from tests.faults.pairs.evidence import DENSE, Evidence, Registry, evidence
+from tests.faults.pairs.evidence import DENSE, Evidence, evidence, registry
 
 FI, FC, OP = "framework-implementation", "framework-config", "operator"
-fault = Registry()
+fault = registry()
 
 
 @fault(

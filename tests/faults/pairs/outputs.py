@@ -10,10 +10,10 @@ import torch
 
 from tests.faults.draw import Draw
 from tests.faults.pairs import logits
-from tests.faults.pairs.evidence import DENSE, Evidence, Registry, evidence
+from tests.faults.pairs.evidence import DENSE, Evidence, evidence, registry
 
 SP, DA = "sampling-processing", "data"
-fault = Registry()
+fault = registry()
 
 
 def _hot(draw: Draw) -> float:

@@ -6,13 +6,13 @@ import numpy as np
 
 from tests.faults.draw import Draw
 from tests.faults.pairs import variants
-from tests.faults.pairs.evidence import Evidence, Registry, evidence, stepped
+from tests.faults.pairs.evidence import Evidence, evidence, registry, stepped
 from tests.faults.pairs.logits import Change, unchanged
 
 WT, RT = "weights", "routing"
 DENSE = ("qwen3", "llama", "qwen2")
 STEPS = 4
-fault = Registry()
+fault = registry()
 
 
 def _trained(draw: Draw, relative: float, pattern: str = "") -> list[Change]:

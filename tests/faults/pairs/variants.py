@@ -129,16 +129,6 @@ def rotation_base(factor: float) -> Change:
     return change
 
 
-def norms_without(epsilon: float) -> Change:
-    """Another epsilon in every norm."""
-
-    def change(model: Any) -> Any:
-        norms = [m for m in model.modules() if hasattr(m, "variance_epsilon")]
-        return _values([(norm, "variance_epsilon", epsilon) for norm in norms])
-
-    return change
-
-
 def router(*, renormalise: bool | None = None, wide: bool = False) -> Change:
     """Routers that do not renormalise, or that work in fp32."""
 
