@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.result import finish
+
 LIMITS = {"values": 100_000_000, "anon_mib": 1024, "slope": 1.3}
 """The promise that is checked: memory of captures of at least so many values, and the slope over a sweep."""
 
@@ -155,13 +157,7 @@ def main() -> int:
             rows.append(row)
             figures = f"{row['layers']:>6} {row['tokens']:>7,} {row['values']:>12,} {row['plain']:>7} {row['extra']:>7}"
             print(f"{figures} {row['anon_mib']:>9} {row.get('slope', ''):>6}", file=shown, flush=True)
-    if arguments.json:
-        text = json.dumps({"benchmark": "capture", "limits": LIMITS, "rows": rows}, indent=2)
-        if arguments.json == "-":
-            print(text)
-        else:
-            Path(arguments.json).write_text(text + "\n", encoding="utf-8")
-    return 1 if any(row.get("within_limit") is False for row in rows) else 0
+    return finish("capture", LIMITS, rows, arguments.json)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Any
 from logdiff.case.batch import PairMeta
 
 from benchmarks.readers import synthetic_batches
+from benchmarks.result import finish
 
 LIMITS = {"tokens": 10_000_000, "form": "parquet", "seconds": 20.0, "peak_mib": 2000}
 """The promise that is checked: what `make bench` must show for this form and size."""
@@ -93,13 +94,7 @@ def main() -> int:
                 figures = f"{row['tokens']:>12,} {row['seconds']:>8} {row['peak_mib']:>9} {row['file_mb']:>6}"
                 figures += f" {row.get('slope', ''):>6}"
                 print(f"{row['form']:10} {figures}", file=shown, flush=True)
-    if arguments.json:
-        text = json.dumps({"benchmark": "measure", "limits": LIMITS, "rows": rows}, indent=2)
-        if arguments.json == "-":
-            print(text)
-        else:
-            Path(arguments.json).write_text(text + "\n", encoding="utf-8")
-    return 1 if any(row.get("within_limit") is False for row in rows) else 0
+    return finish("measure", LIMITS, rows, arguments.json)
 
 
 if __name__ == "__main__":
