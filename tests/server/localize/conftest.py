@@ -1,17 +1,5 @@
-"""A model folder and a count of what the fake runner did, for budgets without an engine."""
+"""A folder with the model of the fake engines, and a count of what they did."""
 
-from __future__ import annotations
+from tests.server.live.conftest import here
 
-from pathlib import Path
-
-import pytest
-
-from tests.server.target.fakes import fake_model
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    fake_model(tmp_path)
-    (tmp_path / "count").mkdir()
-    monkeypatch.setenv("FAKE_COUNT", str(tmp_path / "count"))
-    return tmp_path
+__all__ = ["here"]
