@@ -1,4 +1,4 @@
-"""Replaced attributes of vLLM's classes and modules, with what stood there before."""
+"""Replaced attributes of vLLM's classes, modules and objects, with what stood there before."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _ABSENT = object()
 
 
 class Patches:
-    """Process-wide replacements; `restore` puts every one back exactly, inherited attributes included."""
+    """Replacements; `restore` puts every one back exactly, inherited attributes included."""
 
     def __init__(self) -> None:
         self._saved: list[tuple[Any, str, Any]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Replace `owner.name`, a class's or module's attribute."""
+        """Replace `owner.name`, an attribute of a class, a module or one object."""
         self._saved.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 

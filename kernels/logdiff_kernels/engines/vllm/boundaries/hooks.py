@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
+from logdiff_kernels.engines.vllm.align.patches import Patches
 from logdiff_kernels.engines.vllm.boundaries.calls import Call
 from logdiff_kernels.engines.vllm.boundaries.kinds import kind_of
-
-_ABSENT = object()
 
 Rows = Callable[[torch.Tensor], "torch.Tensor | None"]
 """A tensor of the flat batch -> [n, F] copy of the rows that are kept on the CPU; None for another shape."""
@@ -46,7 +45,7 @@ class ModelHooks:
         self._model, self._taker, self._wanted = model, rows, wanted
         self._begin, self._end, self._outside, self._raw = begin_layer, end_layer, outside, raw
         self._handles: list[Any] = []
-        self._replaced: list[tuple[Any, str, Any]] = []
+        self._patches = Patches()
         self._calls: list[Call] | None = None
         self._skipping = False
         self.watched = self.seen = 0
@@ -71,11 +70,8 @@ class ModelHooks:
         """Take every hook away."""
         for handle in self._handles:
             handle.remove()
-        for owner, name, previous in reversed(self._replaced):
-            owner.__dict__.pop(name, None)
-            if previous is not _ABSENT:
-                owner.__dict__[name] = previous
-        self._handles, self._replaced = [], []
+        self._patches.restore()
+        self._handles = []
 
     def _rows(self) -> Rows | None:
         return None if self._skipping else self._taker()
@@ -169,14 +165,10 @@ class ModelHooks:
 
         if hasattr(router, "_compute_routing"):
             compute = router._compute_routing
-            self._put(router, "_compute_routing", routing)
+            self._patches.set(router, "_compute_routing", routing)
         for method in ("forward_modular", "forward_monolithic"):
             if hasattr(experts, method):
-                self._put(experts, method, apply(getattr(experts, method)))
-
-    def _put(self, owner: Any, name: str, value: Any) -> None:
-        self._replaced.append((owner, name, owner.__dict__.get(name, _ABSENT)))
-        owner.__dict__[name] = value
+                self._patches.set(experts, method, apply(getattr(experts, method)))
 
     def _keep(self, call: Call) -> None:
         self.seen += 1

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from logdiff_kernels.engines.vllm.boundaries.calls import Call, Found, same
+from logdiff_kernels.engines.vllm.align.patches import Patches
+from logdiff_kernels.engines.vllm.boundaries.calls import Call, Found
 from logdiff_kernels.engines.vllm.boundaries.hooks import ModelHooks, decoder_layers, tensors
 from logdiff_kernels.engines.vllm.boundaries.kinds import facts_of, head_facts
 from logdiff_kernels.engines.vllm.boundaries.naming import place_end, place_layer, place_output
 from logdiff_kernels.engines.vllm.boundaries.rows import StepRows, step_rows
 from logdiff_kernels.observe.boundaries import names
 from logdiff_kernels.observe.boundaries.recorder import Recorder, Rows
-
-_ABSENT = object()
+from logdiff_kernels.observe.boundaries.rowhash import same
 
 
 class WorkerCapture:
@@ -34,7 +34,7 @@ class WorkerCapture:
             self._model, self._taker, self._begin_layer, self._end_layer, self._outside, self._raw, self._asked
         )
         self._last_layer = max((index for _, index in decoder_layers(self._model)), default=-1)
-        self._replaced: list[tuple[Any, str, Any]] = []
+        self._patches = Patches()
         self._handles: list[Any] = []
         self._seen: dict[int, set[int]] = {}
         self._scheduled: dict[str, int] | None = None
@@ -86,9 +86,9 @@ class WorkerCapture:
             self._forget()
             return dummy(*arguments, **named)
 
-        self._put(self._runner, "execute_model", execute_model)
-        self._put(self._runner, "_dummy_run", dummy_run)
-        self._put(self._model, "compute_logits", compute_logits)
+        self._patches.set(self._runner, "execute_model", execute_model)
+        self._patches.set(self._runner, "_dummy_run", dummy_run)
+        self._patches.set(self._model, "compute_logits", compute_logits)
 
     @property
     def watched(self) -> int:
@@ -102,13 +102,10 @@ class WorkerCapture:
 
     def remove(self) -> None:
         """Put everything back."""
-        for owner, name, previous in reversed(self._replaced):
-            owner.__dict__.pop(name, None)
-            if previous is not _ABSENT:
-                owner.__dict__[name] = previous
+        self._patches.restore()
         for handle in self._handles:
             handle.remove()
-        self._replaced, self._handles = [], []
+        self._handles = []
         self._hooks.remove()
 
     def unmapped(self) -> list[dict[str, str]]:
@@ -138,14 +135,14 @@ class WorkerCapture:
     def _uncompiled(self) -> None:
         for name, module in self._model.named_modules():
             if getattr(module, "do_not_compile", True) is False:
-                self._put(module, "do_not_compile", True)
+                self._patches.set(module, "do_not_compile", True)
                 self.eager.append(name or type(module).__name__)
             if getattr(module, "_compiled_call_impl", None) is not None:
-                self._put(module, "_compiled_call_impl", None)
+                self._patches.set(module, "_compiled_call_impl", None)
                 self.eager.append(name or type(module).__name__)
         if self._runner.model is not self._model:  # a wrapper that replays graphs
             self.eager.append(type(self._runner.model).__name__)
-            self._put(self._runner, "model", self._model)
+            self._patches.set(self._runner, "model", self._model)
 
     def _forget(self) -> None:
         self._recorder.end()
@@ -350,10 +347,6 @@ class WorkerCapture:
         except ValueError as error:
             self._broken.add(found.name)
             self._recorder.note(f"{found.name} ends where it changed: {error}")
-
-    def _put(self, owner: Any, name: str, value: Any) -> None:
-        self._replaced.append((owner, name, owner.__dict__.get(name, _ABSENT)))
-        owner.__dict__[name] = value
 
 
 def _slice_of(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor | None:
