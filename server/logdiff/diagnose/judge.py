@@ -155,14 +155,25 @@ def _side(known: Known, far: dict[str, Distance], moved: list[dict[str, Any]], f
     return diagnosis(known, verdict, findings, tuple(evidence))
 
 
+def _rounding(judged: int, off: int) -> str:
+    """What is known of rounding, no more: operators that were held against fp64, else distances alone."""
+    if not judged:
+        return "both sides are as far from the checkpoint in fp32 as its own dtype costs; no operator was looked into"
+    if off:
+        return (
+            f"{judged - off} of {judged} operators seen are within rounding of their fp64 reference, and the others "
+            f"account for less than {MATTERS:.0%} of mean d squared"
+        )
+    return f"all {judged} operators seen are within rounding of their fp64 reference on both sides"
+
+
 def _operators(known: Known, findings: list[Finding]) -> Diagnosis:
     """No fault was found: rounding, as far as everything that computes was seen to be within it."""
     judged, off, open_ = counts(known.operators)
-    evidence = [
-        Evidence(
-            "operators off their fp64 reference on their own inputs", off, 0, "results/operators.json", known.repeat
-        )
-    ]
+    evidence = []
+    if judged:
+        claim = f"operators off their fp64 reference on their own inputs, of {judged}"
+        evidence.append(Evidence(claim, off, 0, "results/operators.json", known.repeat))
     evidence += [e for side in ("rollout", "train") if (e := distance_evidence(known, side)) is not None]
     whole = judged > 0 and not known.skipped and open_ <= 0.1 * judged
     ratios = [d.ratio for d in known.distances.values()]
@@ -175,7 +186,7 @@ def _operators(known: Known, findings: list[Finding]) -> Diagnosis:
     if flips is not None and flips.leads:
         statement = (
             f"experts differ on {flips.flipped} of {flips.tokens} tokens, which hold {flips.share:.0%} of mean d "
-            f"squared; every operator is within rounding, so near ties of the router flip"
+            f"squared; {_rounding(judged, off)}: near ties of the router flip"
         )
         evidence.insert(0, Evidence("share of mean d squared on tokens with other experts", flips.share, 0.5,
                                     "results/measure.json"))  # fmt: skip
@@ -184,9 +195,7 @@ def _operators(known: Known, findings: list[Finding]) -> Diagnosis:
         return diagnosis(known, verdict, findings, tuple(evidence))
     component = largest(known.budget) or leader
     said = f"; {leader} is the first to differ" if leader else ""
-    statement = f"all {judged} operators seen are within rounding of their fp64 reference on both sides{said}"
-    if not judged:
-        statement = "both sides are as far from the checkpoint in fp32 as its own dtype costs: rounding explains it"
+    statement = f"{_rounding(judged, off)}{said}"
     proof = _replaced(known)
     if proof is not None:
         evidence.insert(0, proof)

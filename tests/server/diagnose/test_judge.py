@@ -122,6 +122,18 @@ def test_flips_that_carry_the_mismatch_are_routing() -> None:
     assert judge(_known(routing=Routing(100, 20, 400, 25, 0.2, 0.05, 0.05, 2))).verdict.class_ == "operator"
 
 
+@pytest.mark.parametrize("flips", [None, Routing(100, 20, 400, 25, 0.8, 0.3, 0.02, 2)])
+def test_the_statement_claims_no_operator_that_was_not_judged(flips: Routing | None) -> None:
+    off = {"side": "rollout", "phase": "decode", "boundary": "layers.1.input_norm", "ok": False}
+    right = [{"side": "rollout", "phase": "decode", "boundary": "layers.0.q", "ok": True}] * 20
+    none = judge(_known(operators={}, routing=flips))
+    assert "no operator was looked into" in none.verdict.statement
+    assert not any("operators off" in e.claim for e in none.evidence)
+    small = judge(_known(operators={"checks": [*right, off]}, routing=flips, findings=[NORM]))
+    assert "20 of 21 operators" in small.verdict.statement
+    assert "all 20 operators" in judge(_known(routing=flips)).verdict.statement
+
+
 def test_what_was_not_looked_at_lowers_confidence_and_is_named() -> None:
     whole, part = judge(_known()), judge(_known(skipped=[("rollout/decode", "no time")]))
     assert part.verdict.confidence < whole.verdict.confidence
