@@ -18,6 +18,8 @@ SAMPLING = {"max_tokens": 10, "temperature": 1.0, "seed": 3, "ignore_eos": True}
 ARGS = {"enforce_eager": True, "max_model_len": 256, "gpu_memory_utilization": 0.3}
 SHARED = 40
 TASKS = {"decode": "force", "prefill": "rescore"}
+NOISE = 0.03
+"""bf16 keeps 8 bits, so that one rounding is up to 2^-9 of a value; four layers of a few roundings each."""
 
 
 def silent(*_: Any, **__: Any) -> None:
@@ -102,6 +104,23 @@ def in_process() -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
+@pytest.fixture(scope="module")
+def side(
+    request: pytest.FixtureRequest, in_process: Any, model_folder: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Side]:
+    """An engine with the module's `MODEL` and, where it has them, its `ARGUMENTS`."""
+    arguments = getattr(request.module, "ARGUMENTS", {})
+    found = Side(model_folder(request.module.MODEL), tmp_path_factory.mktemp("side"), **arguments)
+    yield found
+    found.engine.close()
+
+
+@pytest.fixture(scope="module")
+def taken(side: Side) -> dict[str, Taken]:
+    """A capture of each phase."""
+    return {phase: side.capture(phase) for phase in TASKS}
+
+
 def keys(file: BoundaryFile, name: str) -> dict[tuple[int, int], int]:
     """{(sample, position): row of the boundary}."""
     sample, position = file.tensor("rows.sample"), file.tensor("rows.position")
@@ -146,3 +165,10 @@ def connected(file: BoundaryFile) -> None:
         expected = () if entry.name == "embedding" else None
         assert entry.inputs == expected if expected is not None else entry.inputs and "" not in entry.inputs, entry
     assert file.header.unmapped == []
+
+
+def whole(side: Side, taken: Taken, phase: str) -> None:
+    """The capture changed no bit, and has every row and every edge."""
+    assert taken.logprobs == side.logprobs(phase)
+    received(side, taken.file, phase)
+    connected(taken.file)

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
 
-from tests.kernels.vllm.boundary_sides import Side, connected, in_process, received  # noqa: E402
+from tests.kernels.vllm.boundary_sides import Side, connected, in_process, received, side  # noqa: E402
 
 pytestmark = pytest.mark.slow(seconds=200)
 
-_ = in_process
+MODEL = "qwen3"
+ARGUMENTS = {"enforce_eager": False}
 
-
-@pytest.fixture(scope="module")
-def side(in_process: Any, model_folder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
-    found = Side(model_folder("qwen3"), tmp_path_factory.mktemp("compiled"), enforce_eager=False)
-    yield found
-    found.engine.close()
+_ = in_process, side
 
 
 def test_a_compiled_model_is_captured_eagerly_and_runs_compiled_again(side: Side) -> None:

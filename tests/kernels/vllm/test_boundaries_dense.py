@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ pytest.importorskip("vllm")
 from logdiff_kernels.errors import InputError, UnsupportedError  # noqa: E402
 
 from tests.kernels.vllm.boundary_sides import (  # noqa: E402
+    NOISE,
     SHARED,
     Side,
     Taken,
@@ -22,30 +22,17 @@ from tests.kernels.vllm.boundary_sides import (  # noqa: E402
     in_process,
     paired,
     received,
+    side,
+    taken,
 )
 
 pytestmark = pytest.mark.slow(seconds=120)
 PHASES = ("decode", "prefill")
 BLOCK = 32
-NOISE = 0.03
-"""bf16 keeps 8 bits, so that one rounding is up to 2^-9 of a value; four layers of a few roundings each."""
+MODEL = "qwen3"
+ARGUMENTS = {"block_size": BLOCK, "max_num_batched_tokens": 24, "max_num_seqs": 4, "enable_prefix_caching": True}
 
-_ = in_process
-
-
-@pytest.fixture(scope="module")
-def side(in_process: Any, model_folder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
-    found = Side(
-        model_folder("qwen3"), tmp_path_factory.mktemp("dense"),
-        block_size=BLOCK, max_num_batched_tokens=24, max_num_seqs=4, enable_prefix_caching=True,
-    )  # fmt: skip
-    yield found
-    found.engine.close()
-
-
-@pytest.fixture(scope="module")
-def taken(side: Side) -> dict[str, Taken]:
-    return {phase: side.capture(phase) for phase in PHASES}
+_ = in_process, side, taken
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
 
-from tests.kernels.vllm.boundary_sides import Side, Taken, away, connected, in_process, received  # noqa: E402
+from tests.kernels.vllm.boundary_sides import NOISE, Side, Taken, away, in_process, side, taken, whole  # noqa: E402
 
 pytestmark = pytest.mark.slow(seconds=90)
-NOISE = 0.03
+MODEL = "gemma3"
 
-_ = in_process
-
-
-@pytest.fixture(scope="module")
-def side(in_process: Any, model_folder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
-    found = Side(model_folder("gemma3"), tmp_path_factory.mktemp("gemma"))
-    yield found
-    found.engine.close()
-
-
-@pytest.fixture(scope="module")
-def taken(side: Side) -> dict[str, Taken]:
-    return {phase: side.capture(phase) for phase in ("decode", "prefill")}
+_ = in_process, side, taken
 
 
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_rows_are_whole_and_no_bit_changes(side: Side, taken: dict[str, Taken], phase: str) -> None:
-    assert taken[phase].logprobs == side.logprobs(phase)
-    received(side, taken[phase].file, phase)
-    connected(taken[phase].file)
+    whole(side, taken[phase], phase)
 
 
 def test_rows_agree_with_those_of_transformers(side: Side, taken: dict[str, Taken]) -> None:

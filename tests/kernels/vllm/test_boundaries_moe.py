@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
 
 from tests.kernels.vllm.boundary_sides import (  # noqa: E402
+    NOISE,
     Side,
     Taken,
     away,
@@ -19,13 +20,13 @@ from tests.kernels.vllm.boundary_sides import (  # noqa: E402
     in_process,
     keys,
     paired,
-    received,
+    taken,
+    whole,
 )
 
 pytestmark = pytest.mark.slow(seconds=90)
-NOISE = 0.03
 
-_ = in_process
+_ = in_process, taken
 
 
 @pytest.fixture(scope="module")
@@ -36,16 +37,9 @@ def side(in_process: Any, model_folder: Any, tmp_path_factory: pytest.TempPathFa
     found.engine.close()
 
 
-@pytest.fixture(scope="module")
-def taken(side: Side) -> dict[str, Taken]:
-    return {phase: side.capture(phase) for phase in ("decode", "prefill")}
-
-
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_rows_are_whole_and_no_bit_changes(side: Side, taken: dict[str, Taken], phase: str) -> None:
-    assert taken[phase].logprobs == side.logprobs(phase)
-    received(side, taken[phase].file, phase)
-    connected(taken[phase].file)
+    whole(side, taken[phase], phase)
 
 
 def test_experts_are_logical_by_descending_weight(taken: dict[str, Taken]) -> None:

@@ -11,14 +11,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
 
-from tests.kernels.vllm.boundary_sides import Side, Taken, away, connected, received  # noqa: E402
+from tests.kernels.vllm.boundary_sides import NOISE, Side, Taken, away, taken, whole  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow(seconds=150),
     pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks need two CPUs"),
 ]
-NOISE = 0.03
 LAYER = {"q": 256, "k_rope": 128, "context": 256, "attn_out": 256, "router_logits": 16, "experts_out": 256}
+
+_ = taken
 
 
 @pytest.fixture(scope="module")
@@ -34,18 +35,11 @@ def side(model_folder: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         found.engine.close()
 
 
-@pytest.fixture(scope="module")
-def taken(side: Side) -> dict[str, Taken]:
-    return {phase: side.capture(phase) for phase in ("decode", "prefill")}
-
-
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_rows_of_ranks_are_whole_and_no_bit_changes(side: Side, taken: dict[str, Taken], phase: str) -> None:
     file = taken[phase].file
-    assert taken[phase].logprobs == side.logprobs(phase)
+    whole(side, taken[phase], phase)
     assert file.header.extra["tensor_parallel"] == 2
-    received(side, file, phase)
-    connected(file)
     for part, width in LAYER.items():
         assert file.tensor(f"layers.1.{part}").shape[1] == width
     assert file.tensor("logits").shape[1] == 1024
